@@ -7,7 +7,7 @@ ASCEND := $(VENV)/share/kernelfarm/triton-ascend
 GENERATED := kernelfarm/v1 kernelfarm/internal
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test test-v3 goldens servers lint types protos docs bench clean
+.PHONY: help setup demo test test-times test-v3 goldens servers lint types protos docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -28,9 +28,17 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup ## Start a farm on loopback, compile real models for every vendor, check the numbers.
 	@$(BIN)/python -m examples.demo
 
+# Two processes share the tests by groups (tests/support/xdist_groups.py), the longest group first.
+# Their OpenMP threads must not spin: both use all cores.
+TEST_JOBS ?= 2
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
+
 test: setup ## Run the default test suite; as root, install the tools that it checks binaries with.
 	@.ci/third_party_tools
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
+
+test-times: PYTEST_ARGS += --durations=40 --durations-min=2
+test-times: test ## Run the default test suite, and list the slowest tests.
 
 # Tests that depend on the processor: numbers of whole programs, plans, loading. The CPU backend's own tests
 # (tests/codegen_svc/emitters/llvm) always run for both levels of x86-64, if the processor has them.
@@ -51,10 +59,16 @@ goldens: setup ## Rewrite the goldens of passes and emitters; review the differe
 	PYTHONHASHSEED=2 $(BIN)/python -m pytest -q -m golden $$modules && \
 	git --no-pager diff --stat -- tests
 
+# The tests that use the servers of a farm, besides the cache's own tests.
+SERVER_TESTS := tests/codegen_svc/edge tests/codegen_svc/worker tests/codegen_svc/sandbox \
+  tests/codegen_svc/test_process.py tests/faults/test_hung_workers.py tests/faults/test_kill_at_each_stage.py \
+  tests/faults/test_killed_lease_holders.py tests/faults/test_killed_workers.py tests/faults/test_lost_servers.py \
+  tests/faults/test_stale_services.py
+
 servers: setup ## Run the tests of cache and farm with every server of the matrix; reports missing ones as NOT RUN.
-	$(BIN)/python -m pytest tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
+	$(PYTEST) tests/kernelfarm/cache --servers=all $(PYTEST_ARGS)
 	@for server in redis-6.2 redis-7 valkey-9; do \
-	  $(BIN)/python -m pytest tests/codegen_svc tests/faults --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
+	  $(PYTEST) $(SERVER_TESTS) --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
 	done
 
 lint: setup ## Check style, import contracts and protos.

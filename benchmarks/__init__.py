@@ -1,1 +1,1 @@
-"""Speed beside a peer, in one run; never part of the tests."""
+"""Benchmarks that compare speed with a peer in one run; no test imports them."""

@@ -1,8 +1,8 @@
-"""One arm of the cold-start benchmark: a fresh process that times one first call.
+"""One arm of the cold-start benchmark: a new process that times one first call.
 
-Prints one JSON line. Loaded before the clock starts, in both arms: torch, Dynamo, AOT Autograd,
-the backend's modules and (kernelfarm) its channel to the farm. The clock runs over the first call
-of the compiled model; the time since the process began is reported too.
+Prints one JSON line. Both arms load torch, Dynamo, AOT Autograd, the backend's modules and
+(kernelfarm) its channel to the farm before the measurement. It covers the first call of the
+compiled model; the time since the start of the process is reported too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 
 
 def main(backend: str, name: str, started: float) -> None:
-    import torch  # noqa: PLC0415 (the arm's own loading is part of `since_start_s`)
+    import torch  # noqa: PLC0415 (the import is part of `since_start_s`)
     import torch._dynamo  # noqa: PLC0415
     import torch._functorch.aot_autograd  # noqa: PLC0415
 

@@ -1,12 +1,12 @@
-"""One arm of the warm-start benchmark: a fresh process that times one first call, phase by phase.
+"""One arm of the warm-start benchmark: a new process that times one first call, phase by phase.
 
-Prints one JSON line: seconds of wall clock and of processors, for this process and the children
-that it waited for, for each phase.
-    import    torch, the backend and what it loads before the clock starts; no part of `first`
+Prints one JSON line: seconds of wall clock and of processor time, of this process and its ended
+children, for each phase.
+    import    torch, the backend and all that it loads before the measurement; not part of `first`
     dynamo    from the call to the backend's entry
-    trace     kernelfarm: digest and entry, or tracing and capture; what is left of the backend
-    ask       kernelfarm: the one look-up of a trace with its program, where the disk has none
-    program   kernelfarm: the program checked and decoded, without its kernels; from disk, read too
+    trace     kernelfarm: digest and entry, or tracing and capture; the rest of the backend
+    ask       kernelfarm: the look-up of a trace with its program, if the disk has none
+    program   kernelfarm: the program checked and decoded, without kernels; reads from disk too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
     run       from the backend's exit to the result: guards, and one run
@@ -52,7 +52,7 @@ def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 def main(arm: str, name: str) -> None:
     begun = now()
-    import torch  # noqa: PLC0415 (what is imported is a phase of its own)
+    import torch  # noqa: PLC0415 (the import is a phase of its own)
     import torch._dynamo  # noqa: PLC0415
     import torch._functorch.aot_autograd  # noqa: PLC0415
 

@@ -1,7 +1,7 @@
-"""Cold start: first call of a compiled model on the CPU, kernelfarm against Inductor.
+"""Cold start: the first call of a compiled model on the CPU, compared with Inductor.
 
-Every measurement is a fresh process; the arms alternate. kernelfarm: the farm runs, its cache is
-empty. Inductor: its caches are empty. Prints medians, the ratio, and the bar.
+Every measurement is a new process; the arms alternate. kernelfarm: the farm runs with an empty
+cache. Inductor: its caches are empty. Prints medians, the ratio, and the bar.
 
 Usage: python -m benchmarks.cold_start [--rounds N] [--json FILE]
 """
@@ -18,11 +18,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.farm import running_farm
+from examples.farm import running_farm
 
 MODELS = ("reference", "h", "llama")
 BAR = 5.0
-"""kernelfarm's first call has to be this many times faster."""
+"""The first call must be this many times as fast as Inductor's."""
 
 
 def main() -> int:
@@ -41,8 +41,9 @@ def main() -> int:
 def measure(name: str, rounds: int) -> dict[str, object]:
     arms: dict[str, list[dict[str, float]]] = {"kernelfarm": [], "inductor": []}
     for _ in range(rounds):
-        with running_farm(vendors="cpu") as endpoint:
-            arms["kernelfarm"].append(first_call("kernelfarm", name, KERNELFARM_ENDPOINT=endpoint))
+        with running_farm(vendors="cpu") as farm:
+            environment = {"KERNELFARM_ENDPOINT": farm.endpoint}
+            arms["kernelfarm"].append(first_call("kernelfarm", name, **environment))
         with tempfile.TemporaryDirectory() as cache:
             arms["inductor"].append(first_call("inductor", name, TORCHINDUCTOR_CACHE_DIR=cache))
     medians = {
@@ -83,7 +84,7 @@ def print_table(rows: list[dict]) -> None:
             f"{row['model']:<12}{call['kernelfarm']:>14.2f}{call['inductor']:>12.2f}"
             f"{row['ratio']:>7.1f}x{whole['kernelfarm']:>34.2f}{whole['inductor']:>10.2f}"
         )
-    print(f"bar: {BAR:.0f} times faster on the first call; no bar on the time from process start")
+    print(f"bar: {BAR:.0f} times faster on the first call; no bar for the time from process start")
 
 
 if __name__ == "__main__":

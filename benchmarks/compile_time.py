@@ -1,8 +1,8 @@
-"""Farm-side compile time of graphs that grow: transformers of 2 to 180 layers, pass by pass.
+"""The farm's compile time for graphs of growing size: transformers of 2 to 180 layers, by pass.
 
-One decoder layer of a small Llama is captured once and repeated, each time with weights of its own;
-180 layers are 13,000 nodes. What the farm does between the request and codegen is run and
-timed here in one process: decoding, keys, import and decomposition, all passes of the optimizer.
+One decoder layer of a small Llama is captured once and repeated, each time with other weights; 180
+layers are 13,000 nodes. All steps between request and code generation run in this process:
+decoding, keys, import and decomposition, and all passes of the optimizer.
 
 Usage: python -m benchmarks.compile_time [--layers N ...] [--profile FILE] [--json FILE]
 """
@@ -14,34 +14,21 @@ import cProfile
 import json
 import pstats
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
-from torch import nn
-
-from frontend_svc.decompose.import_aten import import_aten
-from frontend_svc.decompose.pipeline import PASSES as FRONTEND_PASSES
-from kernelfarm.client.capture.exported import export_model
-from kernelfarm.digest import kernel_key, program_keys
-from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref
-from kernelfarm.ir.text import print_graph
-from kernelfarm.ir.verify import verify_prims
+from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.collector import collect_rarely
-from kernelfarm.targets import target_facts
-from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_to_proto, plan_to_proto
-from optimizer_svc.pipeline import PASSES as OPTIMIZER_PASSES
-from optimizer_svc.stages import stage_texts
+from tests.support.compile_steps import (
+    BAR_S,
+    Clock,
+    captured_layer,
+    compile_timed,
+    repeated,
+    timed,
+)
 
 LAYERS = (2, 20, 90, 180)
-TARGET = "cpu:x86-64-v3"
-BAR_S = 5.0
-"""For the largest graph, capture and codegen apart."""
-
-ResultT = TypeVar("ResultT")
 
 
 def main() -> int:
@@ -61,124 +48,10 @@ def main() -> int:
     return 0 if rows[-1]["total_s"] < BAR_S else 1
 
 
-class _Layer(nn.Module):
-    """One decoder layer; the rotary embedding's tables are arguments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        from transformers import LlamaConfig  # noqa: PLC0415 (takes seconds)
-        from transformers.models.llama import modeling_llama  # noqa: PLC0415
-
-        config = LlamaConfig(
-            hidden_size=128,
-            intermediate_size=344,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            attn_implementation="eager",
-        )
-        self.layer = modeling_llama.LlamaDecoderLayer(config, 0)
-
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Shapes: x: (1, tokens, hidden), cos, sin: (1, tokens, head) -> x's."""
-        return self.layer(x, position_embeddings=(cos, sin))
-
-
-def captured_layer() -> Graph:
-    """A graph of one layer: its last three inputs are the activations and the two tables."""
-    x, table = torch.randn(1, 64, 128), torch.randn(1, 64, 32)
-    with torch.no_grad():
-        return export_model(_Layer().eval(), (x, table, table.clone())).captured.graph
-
-
-def repeated(layer: Graph, count: int) -> Graph:
-    """The layer that many times in a row; each has weights of its own, all share the tables."""
-    *weights, x, cos, sin = layer.inputs
-    numbers = {source.value: number for number, source in enumerate((x, cos, sin))}
-    inputs = [replace(source, value=numbers[source.value]) for source in (x, cos, sin)]
-    nodes: list[Node] = []
-    fresh = len(inputs)
-    for _ in range(count):
-        for source in weights:
-            numbers[source.value] = fresh
-            inputs.append(Input(fresh, source.kind, source.name))
-            fresh += 1
-        for node in layer.nodes:
-            results = tuple(range(fresh, fresh + len(node.results)))
-            moved = replace(
-                node,
-                args=tuple(_moved(arg, numbers) for arg in node.args),
-                attrs=tuple((name, _moved(arg, numbers)) for name, arg in node.attrs),
-                results=results,
-            )
-            numbers.update(zip(node.results, results, strict=True))
-            nodes.append(moved)
-            fresh += len(results)
-        (output,) = layer.outputs
-        assert isinstance(output, Ref)
-        numbers[x.value] = numbers[output.value]
-    outputs = (Ref(numbers[x.value]),)
-    return replace(layer, inputs=tuple(inputs), nodes=tuple(nodes), outputs=outputs)
-
-
-def _moved(arg: Arg, numbers: dict[int, int]) -> Arg:
-    if isinstance(arg, Ref):
-        return Ref(numbers[arg.value])
-    return tuple(_moved(item, numbers) for item in arg) if isinstance(arg, tuple) else arg
-
-
-def timed(graph: Graph, layers: int) -> dict[str, Any]:
-    """CPU seconds of each step of the farm's rooms, in order."""
-    clock = _Clock()
-    compile_timed(graph, clock)
-    return {
-        "layers": layers,
-        "nodes": len(graph.nodes),
-        "total_s": sum(clock.seconds.values()),
-        "steps_s": clock.seconds,
-    }
-
-
-class _Clock:
-    """CPU seconds by step: a busy machine does not change them much."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    def run(self, step: str, work: Callable[..., ResultT], *args: Any) -> ResultT:
-        """What the work returns; its time is added to the step's."""
-        began = time.process_time()
-        result = work(*args)
-        self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - began
-        return result
-
-
-def compile_timed(graph: Graph, clock: _Clock) -> None:
-    """Everything that the frontend and the optimizer do with a graph."""
-    wire = graph_to_proto(graph)
-    graph = clock.run("decode", graph_from_proto, wire)
-    clock.run("program key", program_keys, graph, (TARGET,), ())
-    lowered = clock.run("import", import_aten, graph).graph
-    for step in FRONTEND_PASSES:
-        lowered = clock.run(step.name, step.rewrite, lowered, graph).graph
-    clock.run("print", print_graph, graph)
-    message = clock.run("between services", graph_to_proto, lowered)
-    facts: dict[str, Any] = {"graph": clock.run("between services", graph_from_proto, message)}
-    clock.run("verify", verify_prims, facts["graph"])
-    facts["target"] = target_facts(TARGET)
-    for step in OPTIMIZER_PASSES:
-        facts[step.gives] = clock.run(step.name, step.run, *(facts[name] for name in step.needs))
-    program = facts["program"]
-    clock.run("print", stage_texts, facts["graph"], program, facts["report"])
-    clock.run("between services", plan_to_proto, program.plan)
-    for kernel in program.kernels:
-        clock.run("between services", kernel_to_proto, kernel)
-        clock.run("kernel keys", kernel_key, kernel, TARGET)
-
-
 def profile_of(graph: Graph) -> str:
-    """cProfile's table of one compilation, by own time."""
+    """The table of cProfile for one compilation, by own time."""
     profiler = cProfile.Profile()
-    profiler.runcall(compile_timed, graph, _Clock())
+    profiler.runcall(compile_timed, graph, Clock())
     lines: list[str] = []
     stats = pstats.Stats(profiler, stream=_Lines(lines))  # type: ignore[arg-type]
     stats.strip_dirs().sort_stats("tottime").print_stats(60)
@@ -186,14 +59,14 @@ def profile_of(graph: Graph) -> str:
 
 
 class _Lines:
-    """A stream that keeps what is written."""
+    """A stream that appends to a list."""
 
     def __init__(self, lines: list[str]) -> None:
         self.write = lines.append
 
 
 def print_rows(rows: list[dict[str, Any]]) -> None:
-    """The table, a column for each graph."""
+    """Prints the table, with a column for each graph."""
     steps = list(rows[-1]["steps_s"])
     print(f"{'step':<34}" + "".join(f"{row['nodes']:>8} n" for row in rows))
     for step in steps:

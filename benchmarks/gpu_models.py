@@ -1,9 +1,9 @@
-"""Whole models on an NVIDIA GPU beside eager and Inductor, in one run.
+"""Whole models on an NVIDIA GPU, compared with eager and Inductor in one run.
 
-`build` compiles without a GPU: a farm, a folder. `run` needs no farm, but that folder and a GPU.
-For each model: the largest error against eager in float64 beside eager's own, and the time of a
-call in three arms that take turns. Times are told twice: as the process calls (Python, launches and
-kernels), and of the same call replayed as a CUDA graph (kernels alone).
+`build` compiles by a farm into a folder, without a GPU. `run` needs that folder and a GPU, but no
+farm. For each model it reports the largest error against float64, eager's own error, and the time
+of a call in three alternating arms: as Python calls it (Python, launches and kernels), and replayed
+as a CUDA graph (kernels alone).
 
 Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...]
        python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--no-inductor]
@@ -25,13 +25,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.prepared import canonical_text, offline, prepare, recording
 from examples.large_models import LARGE
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
+from tests.support.prepared_folder import canonical_text, offline, prepare
+from tests.support.traced_graphs import recording
 
 TARGET = "cuda:sm_90a"
 DTYPES = (torch.float16, torch.bfloat16)
@@ -42,7 +43,7 @@ Call = Callable[[], torch.Tensor]
 
 @dataclass
 class Measured:
-    """One model; errors are absolute, times milliseconds, None where an arm failed."""
+    """One model; errors are absolute, times in milliseconds, None if an arm failed."""
 
     model: str
     dtype: str
@@ -68,12 +69,12 @@ def main() -> int:
 
 
 def names() -> list[str]:
-    """What can be measured."""
+    """The models that can be measured."""
     return ["reference", *LARGE, *ZOO]
 
 
 def sources(wanted: list[str]) -> Iterator[tuple[str, torch.dtype, RealInput]]:
-    """The models in half types; small ones in both, large ones in bfloat16."""
+    """The models with their types: small ones in both half types, large ones in bfloat16."""
     for name in wanted:
         for dtype in DTYPES:
             if name in ZOO:
@@ -85,7 +86,7 @@ def sources(wanted: list[str]) -> Iterator[tuple[str, torch.dtype, RealInput]]:
 
 
 def build(options: argparse.Namespace) -> int:
-    """Fills the folder; 1 if a program did not compile."""
+    """Fills the folder; the exit status is 1 if a program did not compile."""
     options.folder.mkdir(parents=True, exist_ok=True)
     prepared = prepare(_captured(options.models), options.folder, TARGET, {})
     for name, failure in prepared.failures.items():
@@ -100,7 +101,7 @@ def _captured(wanted: list[str]) -> Iterator[tuple[str, list[Graph]]]:
 
 
 def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
-    """The model's graphs where its weights lie."""
+    """The model's graphs on the device of its weights."""
     found: list[CapturedGraph] = []
     torch._dynamo.reset()
     with torch.no_grad():
@@ -109,7 +110,7 @@ def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures what `build` left; 1 if a model failed or is not as exact as eager."""
+    """Measures the programs of `build`; the exit status is 1 if a model failed or is less exact."""
     rows = []
     arms = ("kernelfarm",) if options.no_inductor else ("kernelfarm", "inductor")
     print(torch.cuda.get_device_name(), torch.__version__)
@@ -119,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
             moved = RealInput(name, source.model.cuda(), tuple(a.cuda() for a in source.args))
             try:
                 _measure(row, moved, arms)
-            except Exception as error:  # one model's failure is a row, not the end of the table
+            except Exception as error:  # a model that fails is one row of the table
                 row.failure = "".join(traceback.format_exception_only(error)).strip()[:600]
                 texts = [canonical_text(graph) for graph in graphs_of(moved, runs=True)]
                 if texts != prepared.graphs.get(f"{name} {dtype}"):
@@ -174,7 +175,7 @@ def _replayed(call: Call) -> Callable[[], Any]:
 
 
 def _times(calls: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of a call: the median of some rounds, in which the arms take turns."""
+    """Milliseconds of a call: the median of some rounds, in which the arms alternate."""
     found: dict[str, list[float]] = {arm: [] for arm in calls}
     for call in calls.values():
         for _ in range(3):

@@ -1,9 +1,9 @@
-"""How long it takes to invalidate many kernels by one call, and what a look-up costs beside a GET.
+"""The time of invalidating many kernels by one call, and of a look-up compared with a GET.
 
     python -m benchmarks.invalidate [--kernels 20000]
 
-A server of our own with entries as workers sign and publish them; look-ups check
-signatures. Times in microseconds, p50 and p99.
+It starts a server with entries as workers sign and publish them; look-ups check signatures. Times
+in microseconds, p50 and p99.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def _time_all(cache: KernelCache, keys: list[bytes], kernels: int) -> None
 
 
 async def _publish(cache: KernelCache, keys: list[bytes]) -> None:
-    """Some publications, and copies of one on the server, which is quicker, to fill it."""
+    """Publishes some kernels, and copies one on the server, which is faster, to fill the cache."""
     for key in keys[:PUBLISHED]:
         lease = await cache.acquire(key, "maker", 30)
         if lease is None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.launches import Launches
-    from benchmarks.models import Measured
+    from tests.support.launches import Launches
+    from tests.support.whole_models import Measured
 
 _COLUMNS = (
     *("model", "type", "graphs", "nodes", "launches", "distinct", "Inductor", "ratio"),
@@ -40,7 +40,7 @@ Launches, errors and compile time of each model, kernelfarm beside Inductor and 
 
 
 def markdown_of(rows: Iterable[Measured], geomean: float) -> str:
-    """The page."""
+    """The page in Markdown."""
     lines = "".join(f"{_row(row)}\n" for row in rows)
     head = f"\n| {' | '.join(_COLUMNS)} |\n{'|---' * len(_COLUMNS)}|\n"
     return f"{_HEAD}{head}{lines}\nGeometric mean of the ratios: {geomean:.3f}. The limit is 1.1.\n"

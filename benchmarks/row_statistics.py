@@ -1,8 +1,8 @@
-"""One pass or two over long rows on the CPU: both forms of a kernel beside eager, in one run.
+"""One pass or two over long rows on the CPU: both forms of a kernel, and eager, in one run.
 
-Softmax, log-sum-exp, variance and LayerNorm along rows and variance along columns (f32); each
-measurement takes the three in turn and the best of several rounds counts. The targets' table
-`max_two_pass_elems` is read off the figures.
+Softmax, log-sum-exp, variance and LayerNorm along rows and variance along columns (f32). Each
+measurement alternates the three arms and takes the best of several rounds. The figures determine
+`max_two_pass_elems` of the targets.
 
 Usage: python -m benchmarks.row_statistics [--threads N] [--elems N] [--json FILE]
 """
@@ -84,7 +84,7 @@ class Figures:
 
 
 def main() -> int:
-    """Measures and prints; 0."""
+    """Measures, and prints the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--elems", type=int, default=1 << 23)
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def measured(name: str, layout: str, width: int, elems: int, threads: int) -> Figures:
-    """The three forms in turn, the best of some rounds."""
+    """Milliseconds of the three arms, each the best of some alternating rounds."""
     rows = COLUMNS if layout == "columns" else max(1, elems // width)
     shape = (width, rows) if layout == "columns" else (rows, width)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -141,7 +141,7 @@ def kernel_of(name: str, layout: str, rows: int, width: int) -> Kernel:
 
 
 def in_one_pass(kernel: Kernel) -> Kernel:
-    """The same in one pass, as the optimizer writes it where that is always better."""
+    """The statistic in one pass, as the optimizer writes it if one pass is always better."""
     limits = TwoPassLimits(rows=0, columns=0, varying=True)
     facts: TargetFacts = replace(
         target_facts(host_cpu_target()), max_two_pass_elems=tuple((op, limits) for op in GUIDES)
@@ -163,7 +163,7 @@ def launcher(
 
     def call() -> object:
         run()
-        return out, loaded, table  # which must outlive the calls
+        return out, loaded, table  # all must outlive the calls
 
     call()
     torch.testing.assert_close(out, wanted.reshape(-1), rtol=1e-4, atol=1e-5)

@@ -1,7 +1,7 @@
-"""One pass or two over long rows on an NVIDIA GPU: both forms beside eager, in one run.
+"""One pass or two over long rows on an NVIDIA GPU: both forms, and eager, in one run.
 
-`build` compiles without a GPU and writes a folder; `run` needs nothing but torch, NumPy, protobuf
-and that folder on a machine with an H100 or H200.
+`build` compiles into a folder, without a GPU; `run` needs torch, NumPy, protobuf and that folder on
+a machine with an H100 or H200.
 
 Usage: python -m benchmarks.row_statistics_cuda build FOLDER
        python -m benchmarks.row_statistics_cuda run FOLDER
@@ -45,7 +45,7 @@ def build(folder: Path) -> None:
         for width in WIDTHS:
             two = kernel_of(name, "rows", ELEMS // width, width)
             for passes, kernel in ((1, in_one_pass(two)), (2, two)):
-                # The most specific variant: torch's own memory is aligned as its guard asks.
+                # The most specific variant: memory of torch is aligned as its guard requires.
                 built = BACKEND.build(kernel, target_facts(TARGET))[0]
                 stem = folder / f"{name}_{width}_{passes}"
                 code = next(s.content for s in built.stages if s.name == built.binary_stage)
@@ -56,7 +56,7 @@ def build(folder: Path) -> None:
 
 
 def run(folder: Path) -> None:
-    """Measures what `build` wrote, after comparing it with eager."""
+    """Compares the kernels of `build` with eager, then measures them."""
     print(torch.cuda.get_device_name(), f"{ELEMS} elements of f32")
     print("statistic     width   one ms   two ms eager ms  two/one eager/one")
     for name in NAMES:
@@ -87,7 +87,7 @@ def launcher(stem: Path, x: torch.Tensor, wanted: torch.Tensor) -> Callable[[], 
 
     def call() -> object:
         run()
-        return out, table  # which must outlive the calls
+        return out, table  # both must outlive the calls
 
     call()
     torch.testing.assert_close(out, wanted, rtol=1e-4, atol=1e-5)
@@ -95,7 +95,7 @@ def launcher(stem: Path, x: torch.Tensor, wanted: torch.Tensor) -> Callable[[], 
 
 
 def best_ms(runs: list[Callable[[], object]]) -> list[float]:
-    """The best of some rounds, in which the runs take turns."""
+    """Milliseconds of each run, the best of some alternating rounds."""
     best = [float("inf")] * len(runs)
     for _ in range(ROUNDS):
         for position, call in enumerate(runs):

@@ -1,16 +1,15 @@
-"""Warm start: a new process by a warm farm, or with a warm disk, beside Inductor with warm caches.
+"""Warm start: a new process with a warm farm or disk, compared with Inductor with warm caches.
 
-Every measurement is a fresh process, after one of the same arm that was cold; the arms alternate.
-    disk      programs and traces are on this machine's disk; the farm runs and is asked what was
-              invalidated
-    farm      this machine's disk is empty; the farm has the program, and the trace that another
+Every measurement is a new process, after a cold one of the same arm; the arms alternate.
+    disk      programs and traces are on this machine's disk; the farm runs and reports
+    invalidations farm      this machine's disk is empty; the farm has the program, and the trace
+    that another
               client published; its keys are pinned
     inductor  its FX graph cache and AOTAutogradCache hold the graph
 
 Prints medians by phase (see `_warm_call`), ratios of Inductor's time to ours, their geomean, and
-the bar. Seconds of the process's own processors stand beside those of the clock: on a busy machine
-they tell more. Models that the file of `--json` holds already are not measured again; `--markdown`
-writes the tables of all that it holds.
+the bar, in wall time and in processor time of the process, which other load changes less. Models in
+the file of `--json` are not measured again; `--markdown` writes the tables of all models in it.
 
 Usage: python -m benchmarks.warm_start [--rounds N] [--models NAME ...] [--json FILE]
        [--markdown FILE]
@@ -30,7 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.farm import running_farm_with_keys
+from examples.farm import StartedFarm, running_farm
 from examples.model_zoo import MODELS as ZOO
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 
@@ -39,9 +38,9 @@ ARMS = ("disk", "farm", "inductor")
 PHASES = ("import", "dynamo", "trace", "ask", "program", "load", "backend", "run", "first")
 CLOCKS = ("wall", "processor")
 BAR = 2.0
-"""kernelfarm's first call has to be this many times faster (geomean, warm farm, empty disk)."""
+"""The first call must be so many times as fast (geomean, warm farm, empty disk)."""
 TIMEOUT_S = 240.0
-"""Of one process: Inductor's first one compiles C++ for a minute where the machine is busy."""
+"""For one process: Inductor's first one compiles C++ for a minute on a busy machine."""
 
 Run = dict[str, Any]
 
@@ -57,9 +56,9 @@ def main() -> int:
     rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if is_kept else []
     missing = [name for name in options.models if name not in {row["model"] for row in rows}]
     if missing:
-        with running_farm_with_keys("cpu") as (endpoint, keys):
+        with running_farm("cpu") as farm:
             for name in missing:
-                rows.append(measure(name, options.rounds, endpoint, keys))
+                rows.append(measure(name, options.rounds, farm))
                 print_row(rows[-1])
                 if options.json:
                     options.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -68,20 +67,20 @@ def main() -> int:
     return 0 if print_geomeans(rows) >= BAR else 1
 
 
-def measure(name: str, rounds: int, endpoint: str, keys: Path) -> dict[str, Any]:
-    """One model: a cold process of each arm, then `rounds` warm ones that alternate.
+def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
+    """One model: a cold process of each arm, then `rounds` alternating warm ones.
 
     Raises:
-        RuntimeError: a process failed, or one that should have been warm was not.
+        RuntimeError: a process failed, or a process was not warm as expected.
     """
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warm-") as folder:
         ours = {
-            "KERNELFARM_ENDPOINT": endpoint,
-            "KERNELFARM_TRUSTED_KEYS_FILE": str(keys / PUBLIC_KEYS),
+            "KERNELFARM_ENDPOINT": farm.endpoint,
+            "KERNELFARM_TRUSTED_KEYS_FILE": str(farm.keys / PUBLIC_KEYS),
             "KERNELFARM_DISK_CACHE_DIR": f"{folder}/disk",
         }
         inductor = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor"}
-        publishes = {"KERNELFARM_TRACE_KEY_FILE": str(keys / TRACE_KEY)}
+        publishes = {"KERNELFARM_TRACE_KEY_FILE": str(farm.keys / TRACE_KEY)}
         cold = {
             "disk": first_call("disk", name, ours | publishes),
             "inductor": first_call("inductor", name, inductor),
@@ -106,7 +105,7 @@ def measure(name: str, rounds: int, endpoint: str, keys: Path) -> dict[str, Any]
 
 
 def _ratio(warm: dict[str, list[Run]], arm: str, clock: int) -> float:
-    """Inductor's time by ours, the median over rounds: each compares neighbours in time."""
+    """Inductor's time / ours, the median over rounds: each round compares successive processes."""
     pairs = zip(warm["inductor"], warm[arm], strict=True)
     return statistics.median(
         theirs["phases"]["first"][clock] / run["phases"]["first"][clock] for theirs, run in pairs
@@ -160,12 +159,12 @@ def print_row(row: dict[str, Any]) -> None:
 
 
 def geomean(rows: Sequence[dict[str, Any]], arm: str, clock: int) -> float:
-    """Of the models' ratios."""
+    """The geometric mean of the models' ratios."""
     return math.exp(statistics.fmean(math.log(row["ratios"][arm][clock]) for row in rows))
 
 
 def print_geomeans(rows: Sequence[dict[str, Any]]) -> float:
-    """Prints them; the one that the bar is for."""
+    """Prints all geomeans; returns the one with a bar."""
     print("phases in seconds: by the clock / of the process's processors")
     for arm in ("disk", "farm"):
         for number, clock in enumerate(CLOCKS):

@@ -17,7 +17,7 @@ from functools import partial
 from celery import Celery, signals
 from kombu.exceptions import KombuError, OperationalError
 
-from codegen_svc.settings import FarmSettings
+from codegen_svc.settings import CodegenSettings, FarmSettings
 from kernelfarm.errors import UnavailableError
 
 BUILD_TASK = "codegen.build"
@@ -41,9 +41,6 @@ WARM_UP = 9
 
 # A broker that has not answered within this time counts as unreachable.
 BROKER_TIMEOUT_S = 2.0
-# How long a caller waits until its job is sent, with all attempts and with the jobs before it. A
-# supervisor replaces a broker that hangs in about this time.
-_SEND_S = 15.0
 
 # The sandbox's limit comes first. If it fails, Celery's soft limit reports the job, and the hard
 # limit kills a process that ignores the soft one.
@@ -126,8 +123,9 @@ class QueuedJob:
 class JobQueue:
     """Sends tasks from an asyncio service. kombu blocks, so it runs in its own thread."""
 
-    def __init__(self, settings: FarmSettings) -> None:
+    def __init__(self, settings: CodegenSettings) -> None:
         self._app = make_app(settings)
+        self._send_s = settings.broker_send_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
 
     async def send(self, job: QueuedJob) -> None:
@@ -155,10 +153,11 @@ class JobQueue:
         """Runs blocking work with a timeout; work that has not begun by then is cancelled."""
         loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait_for(loop.run_in_executor(self._thread, work), _SEND_S)
+            await asyncio.wait_for(loop.run_in_executor(self._thread, work), self._send_s)
         except TimeoutError:
             raise UnavailableError(
-                f"the broker did not take a job within {_SEND_S:.0f} s: it hangs, or is overloaded"
+                f"the broker did not take a job within {self._send_s:.0f} s: it hangs, or is"
+                " overloaded"
             ) from None
 
     def _connect(self) -> None:

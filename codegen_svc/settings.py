@@ -39,6 +39,9 @@ class CodegenSettings(FarmSettings):
     kernels after this time."""
     requeue_after_s: float = Field(default=5.0, gt=0)
     """If no worker took a queued job, it is queued again after this time, then after twice, ..."""
+    broker_send_s: float = Field(default=15.0, gt=0)
+    """How long a call waits until its job is sent, with all attempts and with the jobs before it. A
+    supervisor replaces a broker that hangs in about this time."""
     no_worker_grace_s: float = Field(default=30.0, gt=0)
     """How long a job waits for a worker of its queue: for the first to report, or for a restart."""
     max_attempts: int = Field(default=2, gt=0)
@@ -75,6 +78,8 @@ class WorkerSettings(FarmSettings):
     """How long a failure that is our own bug is remembered."""
     shortage_ttl_s: float = Field(default=2.0, gt=0)
     """How long a failure for lack of memory, disk or a tool is remembered."""
+    sandbox_retry_s: float = Field(default=10.0, gt=0)
+    """If a sandbox could not be started, it is tried again after this time, not for each job."""
     report_every_s: float = Field(default=4.0, gt=0)
     """How often a process that can take jobs reports itself; after three missing reports it counts
     as gone."""

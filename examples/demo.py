@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import kernelfarm
-from benchmarks.farm import running_farm
+from examples.farm import running_farm
 from examples.real_inputs import WHOLE_GRAPHS, RealInput, f, g
 from kernelfarm.client.compile_model import CompiledModel
 from kernelfarm.client.farm.client import StageProgress
@@ -47,9 +47,9 @@ def main() -> int:
     begun = time.monotonic()
     console.rule("[bold]kernelfarm: one request, many vendors, no accelerator")
     console.print("starting the farm: broker, cache, frontend, optimizer, codegen, four workers")
-    with running_farm() as endpoint:
-        os.environ["KERNELFARM_ENDPOINT"] = endpoint
-        console.print(f"serving on {endpoint} after {time.monotonic() - begun:.1f} s\n")
+    with running_farm() as farm:
+        os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
+        console.print(f"serving on {farm.endpoint} after {time.monotonic() - begun:.1f} s\n")
         failures = show_numerics()
         first = compile_everything("first", "compiling for every target")
         second = compile_everything("second", "the same again, from the cache")

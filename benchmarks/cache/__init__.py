@@ -1,1 +1,1 @@
-"""The gateway's speed: hits through gRPC beside a bare echo server, and invalidations."""
+"""The speed of gateways: hits by gRPC compared with a bare echo server, and invalidations."""

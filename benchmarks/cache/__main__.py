@@ -1,11 +1,11 @@
-"""The cache's speed through real gateways, beside a bare gRPC echo server and a bare Redis.
+"""The speed of the cache by real gateways, compared with bare gRPC and bare Redis servers.
 
     python -m benchmarks.cache [--rounds 9] [--seconds 0.4] [--entries 20000] [--markdown FILE]
                                [--tables hits ports graphs invalidation]
 
-All servers of a table are up at once and are called in turns, so that what else the machine does
-meets them alike. Callers and servers share its cores: ratios mean more than times. It ends with 1
-if a hit misses its bar for any number of callers.
+All servers of a table run at once and are called round robin, so that other load affects them
+alike. Callers and servers share the machine's cores: ratios mean more than times. The exit status
+is 1 if a hit misses its bar for any number of callers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.cache.gateways import Bench, publish, running_store
 from benchmarks.cache.graphs import time_graphs
 from benchmarks.cache.hits import ECHO, MEMORY, STORE, Row, table, time_hits
 from benchmarks.cache.invalidation import time_invalidation
 from benchmarks.cache.shared_port import time_shared_port
+from tests.support.gateways import Bench, publish, running_store
 
 CONTENT_BYTES = (4 * 1024, 64 * 1024)
 BARS = {MEMORY: 2.0, STORE: 3.0}
-"""Times the echo's p50, for every number of callers."""
+"""Largest p50 as a multiple of the echo's p50, for every number of callers."""
 TABLES = ("hits", "ports", "graphs", "invalidation")
 
 
@@ -60,7 +60,7 @@ def main() -> int:
 def others(
     bench: Bench, key: bytes, options: argparse.Namespace
 ) -> Iterator[tuple[str, list[str]]]:
-    """The other tables that are asked for, by their names."""
+    """The other requested tables, by name."""
     if "ports" in options.tables:
         shared = time_shared_port(bench, key, options.rounds, options.seconds)
         yield "Gateways on one port", shared
@@ -72,7 +72,7 @@ def others(
 
 
 def machine() -> str:
-    """What the figures were taken on."""
+    """The machine and versions of the measurement."""
     models = [
         line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
     ]
@@ -84,7 +84,7 @@ def machine() -> str:
 
 
 def is_within_bars(rows: list[Row]) -> Iterator[bool]:
-    """For each subject with a bar and each number of callers, whether the p50 meets it."""
+    """For each subject with a bar and each number of callers, True if the p50 meets the bar."""
     echoes = {row.callers: row for row in rows if row.subject == ECHO}
     for row in rows:
         if row.subject in BARS:

@@ -20,7 +20,7 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Calls to repeat: where, by how many callers, for how long; `make` makes a caller's call."""
+    """Calls to repeat: address, number of callers, duration; `make` creates a caller's call."""
 
     address: str
     make: Callable[[], Call]
@@ -30,7 +30,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of every call, of the whole, and of the callers' own processor time."""
+    """Seconds of every call, of the whole run, and of the callers' processor time."""
 
     latencies_s: list[float]
     elapsed_s: float
@@ -38,7 +38,7 @@ class Measured:
 
 
 def measure(load: Load, processes: int = 1) -> Measured:
-    """Runs the callers, in as many processes; each call is sent once the one before is answered.
+    """Runs the callers in some processes; each caller has one call at a time.
 
     Raises:
         RuntimeError: a call failed.
@@ -57,7 +57,7 @@ def measure(load: Load, processes: int = 1) -> Measured:
 
 
 def _run(load: Load, callers: int) -> Measured:
-    """One process's callers, over one selector."""
+    """Runs the callers of one process by one selector."""
     latencies: list[float] = []
     with selectors.DefaultSelector() as selector:
         connections = [_Connection(load) for _ in range(callers)]
@@ -90,22 +90,22 @@ def _run(load: Load, callers: int) -> Measured:
 
 
 class _Connection:
-    """One caller."""
+    """The connection of one caller."""
 
     def __init__(self, load: Load) -> None:
         self._call = load.make()
         self.socket = connected(load.address)
         self._sent_s = 0.0
-        self.socket.sendall(self._call.greeting())
+        self.socket.sendall(self._call.preface())
 
     def send(self) -> None:
-        """Begins the next call."""
+        """Sends the next call."""
         request = self._call.next_request()
         self._sent_s = time.perf_counter()
         self.socket.sendall(request)
 
     def receive(self) -> float | None:
-        """Takes what arrived; the call's seconds once its answer is whole."""
+        """Receives bytes; returns the call's seconds once its response is complete."""
         data = self.socket.recv(_RECEIVE_BYTES)
         if not data:
             raise RuntimeError(f"process {os.getpid()}: the server closed the connection")
@@ -117,7 +117,7 @@ class _Connection:
 
 
 def connected(address: str) -> socket.socket:
-    """A connection to `HOST:PORT` or `unix:PATH`, without delays."""
+    """A connection to `HOST:PORT` or `unix:PATH`, with TCP_NODELAY."""
     if address.startswith("unix:"):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.connect(address.removeprefix("unix:"))

@@ -1,7 +1,7 @@
-"""What a caller sends and how it knows that the answer is there: gRPC over HTTP/2, Redis's GET.
+"""Calls by gRPC over HTTP/2 and by Redis's GET: requests, and when the response is complete.
 
-Both speak just enough of their protocol to repeat one call on a connection of its own, so that the
-callers cost the machine little beside the servers; the benchmark tells how much.
+Both implement only as much of their protocol as one repeated call needs, so that callers cost the
+machine little compared with the servers; the benchmark reports their processor time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _STREAM_WINDOW = struct.pack("!HI", 4, _MOST)  # SETTINGS_INITIAL_WINDOW_SIZE
 
 
 class GrpcCall:
-    """One unary call, repeated on one connection; the answer's length tells that it is right.
+    """One unary call, repeated on one connection; a response is checked by its length.
 
-    Source: RFC 9113 (frames), RFC 7541 (headers; none enters the table), gRPC over HTTP/2.
+    Source: RFC 9113 (frames), RFC 7541 (headers, none in the table), gRPC over HTTP/2.
     """
 
     def __init__(self, method: str, request: bytes, answer_bytes: int) -> None:
@@ -33,8 +33,8 @@ class GrpcCall:
         self._since_refill = 0
         self._replies = bytearray()
 
-    def greeting(self) -> bytes:
-        """What opens a connection: windows as wide as they go."""
+    def preface(self) -> bytes:
+        """The first bytes of a connection, which set the largest windows."""
         return (
             _PREFACE
             + _frame(_SETTINGS, 0, 0, _STREAM_WINDOW)
@@ -42,7 +42,7 @@ class GrpcCall:
         )
 
     def next_request(self) -> bytes:
-        """The next call, on a new stream."""
+        """The bytes of the next call, on a new stream."""
         self._stream += 2
         self._data_bytes = 0
         return _frame(_HEADERS, _END_HEADERS, self._stream, self._block) + _frame(
@@ -50,10 +50,10 @@ class GrpcCall:
         )
 
     def take(self, data: bytes) -> bool:
-        """Takes what arrived; True once the answer is whole.
+        """Takes received bytes; True once the response is complete.
 
         Raises:
-            RuntimeError: the call failed, or the answer is another.
+            RuntimeError: the call failed, or the response has another length.
         """
         self._received += data
         at, is_done = 0, False
@@ -69,7 +69,7 @@ class GrpcCall:
         return is_done
 
     def replies(self) -> bytes:
-        """What the protocol wants sent back: acknowledgements, and room for more bytes."""
+        """The bytes to send back: acknowledgements and window updates."""
         waiting = bytes(self._replies)
         self._replies.clear()
         return waiting
@@ -79,8 +79,8 @@ class GrpcCall:
             self._data_bytes += len(payload)
             self._since_refill += len(payload)
             if self._since_refill > _REFILL_BYTES:
-                room = struct.pack("!I", self._since_refill)
-                self._replies += _frame(_WINDOW_UPDATE, 0, 0, room)
+                increment = struct.pack("!I", self._since_refill)
+                self._replies += _frame(_WINDOW_UPDATE, 0, 0, increment)
                 self._since_refill = 0
         elif kind in {_SETTINGS, _PING} and not flags & _ACK:
             self._replies += _frame(kind, _ACK, 0, payload if kind == _PING else b"")
@@ -90,7 +90,7 @@ class GrpcCall:
             return False
         if self._data_bytes != self._expected_bytes:
             raise RuntimeError(
-                f"an answer of {self._data_bytes - 5} bytes, expected {self._expected_bytes - 5}:"
+                f"a response of {self._data_bytes - 5} bytes, expected {self._expected_bytes - 5}:"
                 f" {bytes(payload)[-300:]!r}"
             )
         return True
@@ -104,8 +104,8 @@ class RedisGet:
         self._expected_bytes = len(f"${value_bytes}\r\n") + value_bytes + 2
         self._received_bytes = 0
 
-    def greeting(self) -> bytes:
-        """Nothing opens a connection."""
+    def preface(self) -> bytes:
+        """Empty: Redis needs no preface."""
         return b""
 
     def next_request(self) -> bytes:
@@ -114,17 +114,17 @@ class RedisGet:
         return self._request
 
     def take(self, data: bytes) -> bool:
-        """Takes what arrived; True once the answer is whole."""
+        """Takes received bytes; True once the response is complete."""
         self._received_bytes += len(data)
         return self._received_bytes >= self._expected_bytes
 
     def replies(self) -> bytes:
-        """Nothing."""
+        """Empty: Redis needs no replies."""
         return b""
 
 
 def _headers(method: str) -> bytes:
-    """Fields of a request, all literal and never indexed; 3 and 6 are POST and http."""
+    """The header block of a request: literal fields, never indexed; 3 and 6 are POST and http."""
     fields = (
         (":path", method),
         (":authority", "localhost"),

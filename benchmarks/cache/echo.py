@@ -1,7 +1,7 @@
 """A bare gRPC server to measure against: `python -m benchmarks.cache.echo ADDRESS BYTES`.
 
-The same `grpc.aio` as the gateway, without interceptors and without messages: every call of one
-method is answered with the same bytes.
+It uses the same `grpc.aio` as the gateway, without interceptors and messages: every call of one
+method gets the same bytes.
 """
 
 from __future__ import annotations

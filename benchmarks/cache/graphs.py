@@ -1,4 +1,4 @@
-"""What a hit costs a client that sends its whole graph: the first time, and every later time."""
+"""Latency of hits for clients that send their whole graph: the first and later requests."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 
 import grpc
 
-from benchmarks.cache.gateways import Bench, publish_under, running_gateways
-from benchmarks.compile_time import TARGET, captured_layer, repeated
 from frontend_svc.api.requests import options_of
 from kernelfarm.digest import program_keys
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
+from tests.support.compile_steps import TARGET, captured_layer, repeated
+from tests.support.gateways import Bench, publish_under, running_gateways
 
 LAYERS = (2, 40, 180)
 _COMPILE = "/kernelfarm.v1.CompileService/Compile"
@@ -20,7 +20,7 @@ _CONTENT_BYTES = 4 * 1024
 
 
 async def time_graphs(bench: Bench, rounds: int) -> list[str]:
-    """A Markdown table: graphs of some layers of a Llama, their programs published before."""
+    """A Markdown table for graphs of some layers of a Llama, with published programs."""
     layer = captured_layer()
     lines = ["| nodes | request KiB | first hit ms | later hits ms |", "|---:|---:|---:|---:|"]
     with running_gateways(bench) as (address, _):
@@ -41,10 +41,10 @@ async def time_graphs(bench: Bench, rounds: int) -> list[str]:
 
 
 def _timed(address: str, request: bytes, key: bytes) -> float:
-    """Seconds of one call, the connection apart.
+    """Seconds of one call on an open connection.
 
     Raises:
-        RuntimeError: it is not answered by a hit.
+        RuntimeError: the response is no hit.
     """
     with grpc.insecure_channel(address) as channel:
         grpc.channel_ready_future(channel).result(30)
@@ -55,5 +55,5 @@ def _timed(address: str, request: bytes, key: bytes) -> float:
         *_, last = call(request, timeout=60)
         taken_s = time.perf_counter() - began_s
     if last.program.key != key or last.program.outcome != api.CACHE_OUTCOME_HIT:
-        raise RuntimeError("a program that was published is not found")
+        raise RuntimeError("a published program was not found")
     return taken_s

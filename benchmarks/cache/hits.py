@@ -1,4 +1,4 @@
-"""Hits beside a bare gRPC echo and a bare Redis GET, in turns."""
+"""Hits compared with a bare gRPC echo and a bare Redis GET, called round robin."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from functools import partial
 from benchmarks.cache.callers import Call, Load, measure
 from benchmarks.cache.calls import GrpcCall, RedisGet
 from benchmarks.cache.echo import METHOD
-from benchmarks.cache.gateways import (
+from kernelfarm.cache.connection import connect
+from tests.support.gateways import (
     LOOKUP,
     Bench,
     cpu_seconds,
-    free_port,
     listeners,
     looked_up,
     lookup_request,
     running_gateways,
 )
-from kernelfarm.cache.connection import connect
+from tests.support.ports import reserved_port
 
 ECHO, MEMORY, STORE, GET = "echo", "hit in memory", "hit in Redis", "Redis GET"
 CALLERS = (1, 16, 64)
@@ -32,7 +32,7 @@ CALLERS = (1, 16, 64)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Something that is called: where, how, and the processes that answer."""
+    """A called server: its address, the call, and its processes."""
 
     name: str
     address: str
@@ -42,7 +42,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Row:
-    """What a subject did under so many callers, one entry for each round; times in us."""
+    """The results of a subject with `callers` callers, one entry for each round; times in us."""
 
     subject: str
     callers: int
@@ -53,7 +53,7 @@ class Row:
     caller_cpu_us: list[float] = field(default_factory=list)
 
     def ratio_to(self, other: Row) -> float:
-        """How many times the other's p50: the median over rounds."""
+        """The p50 as a multiple of the other's, the median over rounds."""
         return statistics.median(
             mine / theirs for mine, theirs in zip(self.p50_us, other.p50_us, strict=True)
         )
@@ -71,7 +71,7 @@ def time_hits(bench: Bench, key: bytes, rounds: int, seconds: float) -> list[Row
 
 @contextlib.contextmanager
 def subjects(bench: Bench, key: bytes) -> Iterator[list[Subject]]:
-    """Echo, two gateways (one without memory) and the store; all answer as many bytes."""
+    """Echo, two gateways (one without memory) and the store, with responses of equal size."""
     with (
         running_gateways(bench) as (warm, warm_pids),
         running_gateways(bench, gateway_cache_bytes="0") as (bare, bare_pids),
@@ -111,28 +111,29 @@ def time_once(row: Row, subject: Subject, seconds: float, processes: int = 1) ->
 
 
 def answer_bytes(address: str, key: bytes) -> int:
-    """The size of a hit; the second one comes from memory, where there is any."""
+    """The size of a hit, from memory if the gateway has any."""
     answers = [looked_up(address, key) for _ in range(2)]
     if answers[1] is None:
-        raise RuntimeError("a program that was published is not found")
+        raise RuntimeError("a published program was not found")
     return answers[1].ByteSize()
 
 
 @contextlib.contextmanager
 def running_echo(size_bytes: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     """A bare server; its address and process."""
-    address = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "benchmarks.cache.echo", address, str(size_bytes)]
-    process = subprocess.Popen(command)
-    try:
-        while not listeners(address):
-            if process.poll() is not None:
-                raise RuntimeError("the echo server did not start")
-            time.sleep(0.02)
-        yield address, (process.pid,)
-    finally:
-        process.kill()
-        process.wait()
+    with reserved_port() as port:
+        address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "benchmarks.cache.echo", address, str(size_bytes)]
+        process = subprocess.Popen(command)
+        try:
+            while not listeners(address):
+                if process.poll() is not None:
+                    raise RuntimeError("the echo server did not start")
+                time.sleep(0.02)
+            yield address, (process.pid,)
+        finally:
+            process.kill()
+            process.wait()
 
 
 def table(rows: Sequence[Row]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Many programs invalidated by one call to a gateway: its time, and that all are cold then."""
+"""Invalidates many programs by one call to a gateway, and checks that none is found afterwards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import time
 
 import grpc
 
-from benchmarks.cache.gateways import (
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.gateways import (
     LOOKUP,
     TAG,
     Bench,
@@ -16,18 +18,16 @@ from benchmarks.cache.gateways import (
     publish,
     running_gateways,
 )
-from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.v1 import compile_service_pb2 as api
 
 _CONTENT_BYTES = 256
 _AT_ONCE = 64
 
 
 async def time_invalidation(bench: Bench, entries: int) -> list[str]:
-    """Lines of Markdown.
+    """The result as lines of Markdown.
 
     Raises:
-        RuntimeError: something was cold before, or is not cold after.
+        RuntimeError: a program was not found before, or was found after.
     """
     keys = await publish(bench, entries, _CONTENT_BYTES)
     with running_gateways(bench) as (address, _):
@@ -38,10 +38,10 @@ async def time_invalidation(bench: Bench, entries: int) -> list[str]:
             answer = admin.invalidate([TAG])
             took_ms = 1e3 * (time.perf_counter() - began_s)
         began_s = time.perf_counter()
-        is_cold = looked_up(address, keys[0]) is None
+        is_gone = looked_up(address, keys[0]) is None
         next_ms = 1e3 * (time.perf_counter() - began_s)
-        if not is_cold or answer.gateways != 1:
-            raise RuntimeError("a gateway serves what was invalidated")
+        if not is_gone or answer.gateways != 1:
+            raise RuntimeError("a gateway served an invalidated program")
         _expect(await _found(address, keys), 0, "after")
     return [
         f"{entries:,} programs, each found before and none after: the call took {took_ms:.1f} ms"

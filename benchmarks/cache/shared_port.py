@@ -6,13 +6,13 @@ import statistics
 from functools import partial
 
 from benchmarks.cache.calls import GrpcCall
-from benchmarks.cache.gateways import LOOKUP, Bench, lookup_request, running_gateways
 from benchmarks.cache.hits import Row, Subject, answer_bytes, time_once
+from tests.support.gateways import LOOKUP, Bench, lookup_request, running_gateways
 
 GATEWAYS = (1, 2, 4)
 CALLERS = 64
 _CALLER_PROCESSES = 2
-# Each gateway keeps the program after a look-up of its own.
+# Each gateway stores the program in memory at its first look-up.
 _WARMING_CALLERS = 32
 
 

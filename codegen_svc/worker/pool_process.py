@@ -26,9 +26,6 @@ _BEAT_EVERY_S = 1.0
 _CHECK_INTERVAL_S = 0.5
 _TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
 
-# If a toolchain could not be started, it is tried again after this time, not for each job.
-_TRY_AGAIN_S = 10.0
-
 # How long to wait for a report in progress before its connection is closed.
 _REPORT_ENDS_S = 2.0
 
@@ -100,7 +97,7 @@ class WorkerProcess:
         """
         if self._backend is None:
             raise InternalError("a task runs before its process is prepared")
-        is_due = time.monotonic() - self._prepared_s > _TRY_AGAIN_S
+        is_due = time.monotonic() - self._prepared_s > self.settings.sandbox_retry_s
         if isinstance(self._backend, UnavailableError) and is_due:
             self._own_report = self._prepared()
         if isinstance(self._backend, KernelfarmError):

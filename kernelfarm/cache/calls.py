@@ -16,7 +16,7 @@ from kernelfarm.cache.limits import (
     MANIFEST_TTL_S,
     MAX_FAILURES,
     MAX_VARIANTS,
-    TOOLCHAIN_WINDOW_S,
+    TOOLCHAIN_WINDOW_MS,
 )
 from kernelfarm.cache.lua_script import ScriptCall, Value
 from kernelfarm.cache.records import (
@@ -104,7 +104,7 @@ class ScriptCalls:
             counter_prefix=self.counter(),
             is_counted=int(is_counted),
             new_incarnation=new_incarnation(),
-            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
+            toolchain_window_ms=TOOLCHAIN_WINDOW_MS,
             tags=" ".join(tags),
             may_write=int(self.may_write),
         )
@@ -144,7 +144,7 @@ class ScriptCalls:
             seen_stamp=stamp,
             tags=" ".join(tags),
             blob_prefix=redis_keys.blob_prefix,
-            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
+            toolchain_window_ms=TOOLCHAIN_WINDOW_MS,
         )
         return lua.ACQUIRE.call(parameters, read)
 
@@ -220,7 +220,7 @@ class ScriptCalls:
             channel=redis_keys.channel,
             message=self.message(key),
             new_incarnation=new_incarnation(),
-            toolchain_window_ms=_ms(TOOLCHAIN_WINDOW_S),
+            toolchain_window_ms=TOOLCHAIN_WINDOW_MS,
             most_variants=MAX_VARIANTS,
         )
         fields = tuple(value for variant in variants for value in variant)

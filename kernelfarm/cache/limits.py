@@ -15,7 +15,7 @@ JOB_TTL_S = DAY_S
 REPORT_TTL_S = 15
 SLOW_TTL_S = 3600
 
-TOOLCHAIN_WINDOW_S = 3600
+TOOLCHAIN_WINDOW_MS = 3600 * 1000
 """A toolchain counts as advertised for this time after its last report, so that the old and the new
 toolchain both serve during an upgrade."""
 

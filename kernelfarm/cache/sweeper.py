@@ -20,7 +20,7 @@ from typing import Any
 from kernelfarm.cache import script_declarations as lua
 from kernelfarm.cache.calls import new_incarnation
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.limits import BLOB_TTL_S, TOOLCHAIN_WINDOW_S
+from kernelfarm.cache.limits import BLOB_TTL_S, TOOLCHAIN_WINDOW_MS
 from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.records import Space
 from kernelfarm.cache.redis_keys import RedisKey, RedisKeys
@@ -234,7 +234,7 @@ class Sweeper:
             toolchains=redis_keys.toolchains,
             blob_prefix=redis_keys.blob_prefix,
             new_incarnation=new_incarnation(),
-            toolchain_window_ms=TOOLCHAIN_WINDOW_S * 1000,
+            toolchain_window_ms=TOOLCHAIN_WINDOW_MS,
         )
         return lua.SWEEP.call(parameters, tuple)
 

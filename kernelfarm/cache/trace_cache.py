@@ -12,7 +12,7 @@ from typing import Any
 
 from kernelfarm.cache import script_declarations as lua
 from kernelfarm.cache.calls import new_incarnation
-from kernelfarm.cache.limits import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_S
+from kernelfarm.cache.limits import MANIFEST_TTL_S, TOOLCHAIN_WINDOW_MS
 from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
@@ -55,7 +55,7 @@ def _call(redis_keys: RedisKeys, manifest: Manifest, content: bytes) -> ScriptCa
         entry_ttl_s=MANIFEST_TTL_S,
         counter_prefix=f"{Space.TRACES.value}.",
         new_incarnation=new_incarnation(),
-        toolchain_window_ms=TOOLCHAIN_WINDOW_S * 1000,
+        toolchain_window_ms=TOOLCHAIN_WINDOW_MS,
         variant_id=manifest.variant_id.hex(),
         incarnation=manifest.incarnation,
         epoch=manifest.epoch,

@@ -1,11 +1,11 @@
-"""Another tenant's waiting times while one tenant attacks, beside those of an idle farm.
+"""Latencies of one tenant while another tenant attacks, compared with those of an idle farm.
 
     python -m tests.attack [--seconds 60] [--idle-seconds 45] [--only NAME ...] [--json FILE]
 
-Each attack meets a fresh farm: first the victim alone, then the victim and the attacker at once,
-then the victim alone again until it has a new program. It ends with 1 if a limit is exceeded. The
-attacker shares the machine's cores with farm and victim; the table tells the processor time that it
-took itself, which is no fault of the farm's.
+Each attack has a new farm: first the victim calls alone, then victim and attacker at once, then the
+victim alone again until it receives a new program. The exit status is 1 if a limit is exceeded. The
+attacker shares the machine's cores with farm and victim; the table shows its own processor time,
+for which the farm is not responsible.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.attack.victim import LIMIT_S
 
 
 def table(results: list[Result]) -> Iterator[str]:
-    """Markdown: the victim's waits, then what attacker and farm did."""
+    """Markdown tables: the victim's latencies, then calls of the attacker and load of the farm."""
     yield (
         "| attack (fault) | call | idle p50, p99 ms (calls) | attacked p50, p99 ms (calls) |"
         " p99 ratio | limit | failed | holds |"
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", help="names of attacks")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm ends too
     chosen = [attack_named(name) for name in options.only] if options.only else ATTACKS
     results: list[Result] = []
     for attack in chosen:

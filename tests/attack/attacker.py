@@ -1,8 +1,8 @@
 """One attacker: `python -m tests.attack.attacker ENDPOINT ATTACK SECONDS`, the token on stdin.
 
-Sends ready bytes from many threads, each with a connection of its own, and ends with one line of
-JSON: calls by status, and its own processor time, so that its share of the machine is known. It
-has the lowest priority: a real attacker sends from a machine of its own.
+Sends serialized messages from many threads, each with a connection of its own, and ends with one
+line of JSON: calls by status, and its own processor time. It has the lowest priority, because a
+real attacker sends from another machine.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tests.support.hostile_requests import numbered
 
 
 class _Pace:
-    """Lets so many calls begin in a second, whoever makes them."""
+    """Bounds how many calls of all threads begin in a second."""
 
     def __init__(self, calls_per_s: float) -> None:
-        self._turns = itertools.count()
+        self._numbers = itertools.count()
         self._calls_per_s = calls_per_s
         self._began_s = time.monotonic()
 
     def wait(self) -> None:
         """Returns when the next call may begin."""
-        due_s = self._began_s + next(self._turns) / self._calls_per_s
+        due_s = self._began_s + next(self._numbers) / self._calls_per_s
         time.sleep(max(0.0, due_s - time.monotonic()))
 
 
 def attack(endpoint: str, what: Attack, token: str, seconds: float) -> dict[str, int]:
-    """Calls by status."""
+    """Attacks for some seconds; returns calls by status."""
     data = numbered(what.make())
     pace, statuses, lock = _Pace(what.calls_per_s), Counter[str](), threading.Lock()
     ends_s = time.monotonic() + seconds

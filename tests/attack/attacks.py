@@ -1,4 +1,4 @@
-"""The attacks by name: what is sent, with which credential, by how many at once."""
+"""The attacks by name: messages, credential, and number of callers."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.support.hostile_requests import Template
 
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LARGEST_BYTES = 15 * hostile_requests.MIB
-"""What a farm just takes by default; it refuses the messages of 30 MiB by their length."""
+"""A size that a farm accepts by default; it refuses the messages of 30 MiB by their length."""
 EXPLAIN = "/kernelfarm.v1.CacheService/ExplainMiss"
 
 
 @dataclass(frozen=True)
 class Attack:
-    """`callers` send one message after the other, `calls_per_s` in all at most.
+    """`callers` send one message after another, at most `calls_per_s` in total.
 
-    `timeout_s` is how long each waits; `fault` is the number of the weakness that it aims at.
+    `timeout_s` is the deadline of each call; `fault` is the number of the weakness that it targets.
     """
 
     name: str
@@ -93,7 +93,7 @@ def attack_named(name: str) -> Attack:
     """The attack of this name.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no attack has this name.
     """
     for attack in ATTACKS:
         if attack.name == name:

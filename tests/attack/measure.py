@@ -1,4 +1,4 @@
-"""One attack measured: a tenant's waits on an idle farm and while another tenant attacks."""
+"""Measures one attack: a tenant's latencies on an idle farm, and while another tenant attacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tests.attack.attacks import Attack
 from tests.attack.victim import HIT_KINDS, KINDS, Victim, Waits
-from tests.support.attacked_farm import Attacked, attacked_farm, kill_children
+from tests.support.attacked_farm import Attacked, attacked_farm
+from tests.support.processes import kill_tree
 
 MAX_HIT_RATIO = 2.0
 MAX_NEW_RATIO = 4.0
@@ -25,7 +26,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of call, without and with an attack; seconds."""
+    """Latencies of one kind of call, without and with an attack, in seconds."""
 
     kind: str
     idle_calls: int
@@ -39,18 +40,18 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Of the 99th percentiles."""
+        """The ratio of the 99th percentiles."""
         return self.p99_s / self.idle_p99_s
 
     @property
     def holds(self) -> bool:
-        """True within the limit, with every call answered."""
+        """True if the ratio is within the limit and no call failed."""
         return self.ratio <= self.limit and not self.failures
 
 
 @dataclass(frozen=True)
 class Result:
-    """One attack: the victim's rows, the attacker's calls by status, what the farm did."""
+    """One attack: the victim's rows, the attacker's calls by status, and the farm's load."""
 
     attack: str
     fault: int
@@ -66,20 +67,20 @@ class Result:
 
     @property
     def holds(self) -> bool:
-        """True if nothing of the victim's was hurt beyond the limits."""
+        """True if all calls of the victim were within the limits."""
         return self.service_s is not None and all(row.holds for row in self.rows)
 
 
 @dataclass
-class _Told:
-    """What the attacker told at its end."""
+class _Attacker:
+    """The result that the attacker printed at its end."""
 
     calls: dict[str, int] = field(default_factory=dict)
     cpu_s: float = 0.0
 
 
 class _Memory:
-    """Watches the farm's memory; a farm that takes too much is ended, to spare the machine."""
+    """Watches the farm's memory; kills a farm that takes too much, to protect the machine."""
 
     def __init__(self, attacked: Attacked) -> None:
         self._attacked = attacked
@@ -89,7 +90,7 @@ class _Memory:
 
     @contextmanager
     def watched(self) -> Iterator[_Memory]:
-        """Watches for as long as the context lasts."""
+        """Watches within the context."""
         self._thread.start()
         try:
             yield self
@@ -101,18 +102,18 @@ class _Memory:
         while not self._is_over.wait(0.5):
             self.most_bytes = max(self.most_bytes, self._attacked.rss_bytes())
             if self.most_bytes > MAX_RSS_BYTES:
-                print(f"the farm takes {self.most_bytes / GIB:.1f} GiB: ended", file=sys.stderr)
-                kill_children(self._attacked.farm)
+                print(f"the farm takes {self.most_bytes / GIB:.1f} GiB: killed", file=sys.stderr)
+                kill_tree(self._attacked.farm.process.pid)
                 return
 
 
 def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -> Result:
-    """One attack on a fresh farm."""
+    """Runs one attack on a new farm."""
     vendors = "cpu,cuda"
     with attacked_farm(folder, vendors) as attacked:
         victim = Victim(attacked.farm.endpoint, attacked.victim)
         victim.prepare()
-        # Watched as during the attack: what watches takes the victim's interpreter, too.
+        # Watched as during the attack: the watching thread shares the victim's interpreter.
         with _Memory(attacked).watched():
             idle = victim.measure(idle_seconds)
         before = attacked.rss_bytes()
@@ -140,9 +141,9 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
 
 
 @contextmanager
-def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_Told]:
-    """Attacks from another process; what it told is there after the context."""
-    reported = _Told()
+def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_Attacker]:
+    """Attacks from another process; its result is set after the context."""
+    reported = _Attacker()
     command = [sys.executable, "-m", "tests.attack.attacker"]
     process = subprocess.Popen(
         [*command, attacked.farm.endpoint, attack.name, str(seconds)],

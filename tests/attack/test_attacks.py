@@ -1,4 +1,4 @@
-"""The attacker's messages are what they say, and the limits judge what was measured."""
+"""Messages of the attacks, and the limits of their results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_percentiles_are_of_the_nearest_rank_and_limits_judge_them() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_another_tenant_is_served_while_one_attacks(attack: Attack, tmp_path: Path) -> None:
-    """Without limits on ratios, which a busy machine changes: nothing fails, service is there."""
+    """Without limits on ratios, which depend on other load: no call fails, and the farm serves."""
     result = measure(attack, 20.0, 10.0, tmp_path)
     assert [row.failures for row in result.rows] == [{}] * len(result.rows)
     assert result.service_s is not None

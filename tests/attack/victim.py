@@ -1,7 +1,7 @@
-"""What an honest tenant waits for: hits by key and by graph, and small new programs.
+"""Latencies of a legitimate tenant: hits by key and by graph, and small new programs.
 
-Each kind of call has a thread of its own that sends one call after the other, with a pause in
-between, so that an idle farm is not loaded by who measures it.
+Each kind of call has a thread that sends one call after another, with a pause in between, so that
+the measurement itself puts little load on the farm.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HIT_KINDS = ("Lookup hit", "Compile hit")
 NEW_KINDS = (f"new for {CPU}", f"new for {CUDA}")
 KINDS = (*HIT_KINDS, *NEW_KINDS)
 LIMIT_S = 30.0
-"""A call that takes longer has failed; it counts as this long."""
+"""A call that takes longer has failed, and counts as this long."""
 
 _MARGIN_S = 10.0
 _PAUSES_S = {"Lookup hit": 0.02, "Compile hit": 0.02}
@@ -36,23 +36,23 @@ _numbers = itertools.count(int(time.time()) % 100_000 * 1_000)
 
 @dataclass
 class Waits:
-    """Seconds of each call of one kind, and the statuses of those that failed."""
+    """Seconds of each call of one kind, and the statuses of failed calls."""
 
     seconds: list[float] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
     def percentile(self, percent: int) -> float:
-        """Seconds that so many percent of the calls did not exceed; nearest rank."""
+        """A percentile of the seconds, by nearest rank."""
         ordered = sorted(self.seconds)
         return ordered[max(0, -(-len(ordered) * percent // 100) - 1)] if ordered else LIMIT_S
 
     def median(self) -> float:
-        """The median."""
+        """The median of the seconds."""
         return statistics.median(self.seconds) if self.seconds else LIMIT_S
 
 
 class Victim:
-    """One tenant with programs that it has had compiled before."""
+    """One tenant with programs that were compiled before."""
 
     def __init__(self, endpoint: str, token: str) -> None:
         self._endpoint = endpoint
@@ -61,15 +61,15 @@ class Victim:
         self._key = b""
 
     def prepare(self) -> None:
-        """Compiles what will be hit, and one program for each target, so that all is imported."""
+        """Compiles the programs of later hits, and one for each target to warm its worker."""
         with self._stub() as stub:
             self._key = compiled(stub, self._hit, 120.0).key
             compiled(stub, _request(CUDA), 120.0)
 
     def measure(self, seconds: float) -> dict[str, Waits]:
-        """Calls of every kind for some time; a call that hangs ends it up to `LIMIT_S` later.
+        """Sends calls of every kind for some time; returns up to `LIMIT_S` later if a call hangs.
 
-        A call that does not even end at its deadline is given up, and told as `NO_ANSWER`.
+        A call that does not even end at its deadline is reported as `NO_ANSWER`.
         """
         waits = {kind: Waits() for kind in KINDS}
         ends_s = time.monotonic() + seconds
@@ -89,7 +89,7 @@ class Victim:
         return waits
 
     def serves_within(self, timeout_s: float) -> float | None:
-        """Seconds until a new program for the CPU was compiled; None if none was in time."""
+        """Seconds until a new program for the CPU was compiled; None if it was not in time."""
         began_s = time.monotonic()
         while (left_s := began_s + timeout_s - time.monotonic()) > 0:
             try:
@@ -135,7 +135,7 @@ def compiled(
 
     Raises:
         grpc.RpcError: the call failed.
-        RuntimeError: it ended well, without a program.
+        RuntimeError: the call succeeded without a program.
     """
     events: Iterator[api.CompileResponse] = stub.Compile(request, timeout=timeout_s)
     programs = [e.program for e in events if e.WhichOneof("event") == "program"]
@@ -145,5 +145,5 @@ def compiled(
 
 
 def _request(target: str) -> api.CompileRequest:
-    """A program that nobody asked for before."""
+    """A request for a new program."""
     return api.CompileRequest.FromString(small_program(target).copy(next(_numbers)))

@@ -1,7 +1,7 @@
-"""A gRPC caller that costs its machine little: HTTP/2 frames cut from ready bytes.
+"""A gRPC caller that costs its machine little: it sends slices of a serialized message as HTTP/2.
 
-A gRPC library copies the whole body before it sends the little that the receiver asked for. With
-30 MiB that takes a core of its machine, which here is the farm's too.
+A gRPC library copies the whole body before it sends the bytes that the receiver's window allows.
+With 30 MiB that uses a core of the machine, which the farm shares.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STATUS_NAMES = {str(code.value[0]): code.name for code in grpc.StatusCode}
 
 
 class WireCaller:
-    """Calls one endpoint, one call at a time; connects again where the connection was lost."""
+    """Calls one endpoint, one call at a time; reconnects if the connection was lost."""
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
         host, _, port = endpoint.rpartition(":")
         self._address = (host, int(port))
         self._authority = endpoint
         self._timeout_s = timeout_s
-        self._line: _Line | None = None
+        self._connection: _Connection | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -44,7 +44,7 @@ class WireCaller:
         self._hang_up()
 
     def call(self, method: str, message: bytes, token: str, timeout_s: float) -> str:
-        """The name of the call's gRPC status."""
+        """Sends a call; returns the name of its gRPC status."""
         headers = [
             *((":method", "POST"), (":scheme", "http"), (":path", method)),
             *((":authority", self._authority), ("te", "trailers")),
@@ -54,20 +54,20 @@ class WireCaller:
         if token:
             headers.append(("authorization", f"Bearer {token}"))
         try:
-            if self._line is None:
-                self._line = _Line(self._address, self._timeout_s)
-            return self._line.call(headers, message, time.monotonic() + timeout_s)
+            if self._connection is None:
+                self._connection = _Connection(self._address, self._timeout_s)
+            return self._connection.call(headers, message, time.monotonic() + timeout_s)
         except (OSError, h2.exceptions.ProtocolError):
             self._hang_up()
             return "UNAVAILABLE"
 
     def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-class _Line:
+class _Connection:
     """One connection."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
@@ -114,7 +114,7 @@ class _Line:
         self._flush()
 
     def _events(self, timeout_s: float) -> list[h2.events.Event]:
-        """What the server sent; nothing if it sends nothing for so long."""
+        """The events that the server sends next; none if it sends nothing in time."""
         self._socket.settimeout(timeout_s)
         try:
             data = self._socket.recv(_READ_BYTES)
@@ -130,14 +130,14 @@ class _Line:
 
 
 def _is_of(event: h2.events.Event, stream: int) -> bool:
-    """True if an event is of this stream."""
+    """True if an event belongs to this stream."""
     if isinstance(event, h2.events.ConnectionTerminated):
         raise ConnectionError("the server ends the connection")
     return getattr(event, "stream_id", None) == stream
 
 
 def _status(event: h2.events.Event) -> str:
-    """The status that headers or trailers tell."""
+    """The status in headers or trailers."""
     if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
         reported = {str(name): str(value) for name, value in event.headers or ()}
         return _STATUS_NAMES.get(reported.get("grpc-status", ""), "")

@@ -1,13 +1,14 @@
-"""Hurts a farm under load, in random order, and checks every answer.
+"""Injects faults into a farm under load, in random order, and checks every response.
 
     python -m tests.chaos [--minutes 30] [--seed N] [--layouts together apart] [--faults NAME ...]
                           [--vendors cpu,cuda] [--frontends 2] [--json FILE] [--markdown FILE]
 
-Half of the time on a farm whose parts are together on one machine, half on one whose parts are in
-network namespaces of their own. As root it makes these, and small disks; without, it says what it
-leaves out. The order and every choice come from the seed, which is printed. It ends with 1 if an
-answer was wrong, a call had neither answer nor status in time or ended with INTERNAL or UNKNOWN, a
-client ended, or new programs were not compiled again within 30 s after a fault.
+Half of the time goes to a farm on one machine (`together`), half to one whose processes are in
+network namespaces of their own (`apart`). As root it creates these namespaces, and small disks;
+otherwise it prints which faults it leaves out. The seed, which is printed, determines the order and
+all random choices. The exit status is 1 if a response was wrong, a call had neither response nor
+status in time or ended with INTERNAL or UNKNOWN, a client ended, or new programs were not compiled
+again within 30 s after a fault.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.chaos.all_faults import ALL_FAULTS, faults_named
-from tests.chaos.farm_under_test import Ground, farm_apart, farm_together
+from tests.chaos.farm_under_test import FarmUnderTest, farm_apart, farm_together
 from tests.chaos.network_namespaces import can_partition
 from tests.chaos.report import broken_rules, one_line, table
-from tests.chaos.run import ChaosRun, Episode, tell
+from tests.chaos.run import ChaosRun, Episode, report_progress
 
 LAYOUTS = {"together": farm_together, "apart": farm_apart}
 _DISK = "size=96m"
@@ -39,9 +40,9 @@ _DISK = "size=96m"
 
 @contextlib.contextmanager
 def small_disks(folder: Path) -> Iterator[None]:
-    """Disks of 96 MB for the farm's data and for a client's cache, where this process is root."""
+    """Mounts disks of 96 MB for the farm's data and for a client's cache, as root only."""
     if os.geteuid() != 0:
-        tell("not root: no fault fills a disk")
+        report_progress("not root: no fault fills a disk")
         yield
         return
     paths = (folder / "farm", folder / "client-disk")
@@ -53,29 +54,29 @@ def small_disks(folder: Path) -> Iterator[None]:
             mounted.callback(subprocess.run, ["umount", "-l", str(path)], check=False)
         try:
             yield
-        finally:  # what lies on a small disk goes with it
+        finally:  # the files of a small disk go with it
             shutil.copytree(folder / "farm" / "logs", folder / "logs", dirs_exist_ok=True)
 
 
 def run_layout(layout: str, options: argparse.Namespace, minutes: float) -> list[Episode]:
-    """The episodes of one layout; a client that ended by itself is an error.
+    """The episodes of one layout.
 
     Raises:
-        RuntimeError: the farm does not serve even before the first fault, or a client ended.
+        RuntimeError: the farm does not serve even before the first fault.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"kernelfarm-chaos-{layout}-"))
-    tell(f"{layout}: logs in {folder}")
+    report_progress(f"{layout}: logs in {folder}")
     episodes = []
     faults = faults_named(options.faults) if options.faults else ALL_FAULTS
-    ground: Ground
+    farm: FarmUnderTest
     with (
         small_disks(folder),
-        LAYOUTS[layout](folder, options.vendors, options.frontends) as ground,
+        LAYOUTS[layout](folder, options.vendors, options.frontends) as farm,
     ):
         ends_s = time.monotonic() + 60 * minutes
-        run = ChaosRun(ground, layout, options.seed, folder)
+        run = ChaosRun(farm, layout, options.seed, folder)
         for episode in run.run(faults, lambda: time.monotonic() < ends_s):
-            tell(one_line(episode))
+            report_progress(one_line(episode))
             episodes.append(episode)
     options.dead_clients += [f"{layout}: {name}" for name in run.dead_clients]
     return episodes
@@ -92,12 +93,12 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm ends too
     options.dead_clients = []
-    tell(f"seed {options.seed}")
+    report_progress(f"seed {options.seed}")
     episodes: list[Episode] = []
     if not can_partition():
-        tell("this process may make no network namespaces: no fault cuts a network")
+        report_progress("this process may not create network namespaces: no fault cuts a network")
         options.layouts = [layout for layout in options.layouts if layout != "apart"]
     for layout in options.layouts:
         episodes += run_layout(layout, options, options.minutes / len(options.layouts))
@@ -105,7 +106,7 @@ def main() -> int:
 
 
 def finish(options: argparse.Namespace, episodes: list[Episode]) -> int:
-    """Prints and writes what came of it; the exit status."""
+    """Prints and writes the results; returns the exit status."""
     broken = broken_rules(episodes, options.dead_clients)
     text = "\n".join([f"Seed {options.seed}.", "", *table(episodes), "", *broken])
     print(text)
@@ -114,15 +115,15 @@ def finish(options: argparse.Namespace, episodes: list[Episode]) -> int:
     if options.json:
         reported = {
             "seed": options.seed,
-            "episodes": [told_of(e) for e in episodes],
+            "episodes": [fields_of(e) for e in episodes],
             "broken": broken,
         }
         options.json.write_text(json.dumps(reported, indent=2))
     return 1 if broken or not episodes else 0
 
 
-def told_of(episode: Episode) -> dict[str, object]:
-    """An episode for JSON, which knows no counters."""
+def fields_of(episode: Episode) -> dict[str, object]:
+    """The fields of an episode for JSON, which has no counters."""
     return {**asdict(episode), "statuses": dict(episode.statuses), "holds": episode.holds}
 
 

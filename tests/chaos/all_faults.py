@@ -19,10 +19,10 @@ ALL_FAULTS: tuple[Fault, ...] = (
 
 
 def faults_named(names: list[str]) -> tuple[Fault, ...]:
-    """The faults of some names, in that order.
+    """The faults of these names, in this order.
 
     Raises:
-        ValueError: there is none of a name.
+        ValueError: no fault has one of the names.
     """
     known = {fault.name: fault for fault in ALL_FAULTS}
     if unknown := [name for name in names if name not in known]:

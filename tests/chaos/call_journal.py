@@ -1,6 +1,7 @@
-"""What the load processes tell: one line of JSON as a call begins, one as it ends.
+"""The output of load processes: a line of JSON when a call begins, and one when it ends.
 
-Times are of the clock that all processes of a machine share, so that calls and faults compare.
+Times come from the monotonic clock, which all processes of a machine share, so that times of calls
+and faults can be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ RIGHT, WRONG, NO_NUMBERS = "right", "wrong", "none"
 
 @dataclass
 class Ending:
-    """How a call ended; its maker fills it in."""
+    """How a call ended; the caller sets the fields."""
 
     status: str = "UNFINISHED"
     verdict: str = NO_NUMBERS
@@ -35,7 +36,7 @@ class Journal:
 
     @contextmanager
     def call(self, kind: str, limit_s: float) -> Iterator[Ending]:
-        """One call, which must end within `limit_s`."""
+        """Records a call, which must end within `limit_s`."""
         number, ending = next(self._numbers), Ending()
         self._write(event="begin", id=number, kind=kind, limit_s=limit_s, time_s=time.monotonic())
         try:
@@ -58,5 +59,5 @@ class Journal:
 
 
 def judged(*, is_right: bool) -> str:
-    """The verdict on numbers."""
+    """The verdict on a result."""
     return RIGHT if is_right else WRONG

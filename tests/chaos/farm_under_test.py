@@ -1,7 +1,7 @@
-"""A farm under test: how it is started again, its processes, its servers, its disks.
+"""A farm under test: its processes, servers and disks, and how it restarts.
 
-Together: all on loopback and unix sockets, the servers supervised by the farm. Apart: clients, farm
-and each server in network namespaces of their own, between which a fault may cut.
+Together: all on loopback and unix sockets, and the farm supervises its servers. Apart: clients,
+farm and each server have network namespaces of their own, which a fault may disconnect.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +19,11 @@ from typing import Any
 
 import psutil
 
+from examples.farm import start_farm
 from kernelfarm.cache.embedded import ServerRole
 from tests.chaos.network_namespaces import Switch
 from tests.chaos.servers import OwnServer
+from tests.support.processes import kill_tree, process_tree
 from tests.support.redis_of_process import socket_of
 
 VENDOR_WORKERS = 2
@@ -32,8 +32,8 @@ _CLIENTS, _FARM, _BROKER, _CACHE = "clients", "farm", "broker", "cache"
 
 
 @dataclass
-class Ground:
-    """One farm; the processes of a restarted one are found through it all the same."""
+class FarmUnderTest:
+    """A farm that may be restarted; methods refer to the present processes."""
 
     folder: Path
     vendors: str
@@ -55,33 +55,22 @@ class Ground:
         return self.folder / "client-disk"
 
     def start(self) -> None:
-        """Starts the farm, and returns when it says that it serves."""
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        """Starts the farm; returns when it serves."""
         self.client_disk.mkdir(parents=True, exist_ok=True)
         address = self.switch.address(_FARM) if self.switch else "127.0.0.1"
-        listen = self.endpoint or f"{address}:{_free_port()}"
-        command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", listen]
-        command += ["--vendors", self.vendors, "--data-dir", str(self.data_dir)]
-        command += ["--workers", str(VENDOR_WORKERS), "--frontends", str(self.frontends)]
-        prefix = self.switch.prefix(_FARM) if self.switch else ()
-        with (self.folder / "up.log").open("a") as errors:
-            self.process = subprocess.Popen(
-                [*prefix, *command],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=self._environment(),
-            )
-        assert self.process.stdout is not None
-        with self.process.stdout as reported:
-            line = reported.readline()
-        if not line.startswith("READY "):
-            log = (self.folder / "up.log").read_text()[-4000:]
-            raise RuntimeError(f"the farm did not start:\n{log}")
-        self.endpoint = line.split()[1]
+        started = start_farm(
+            self.data_dir,
+            *("--vendors", self.vendors, "--workers", str(VENDOR_WORKERS)),
+            *("--frontends", str(self.frontends)),
+            listen=self.endpoint or f"{address}:0",
+            prefix=self.switch.prefix(_FARM) if self.switch else (),
+            environment=self._environment(),
+            log=self.folder / "up.log",  # the data folder may be on a disk that becomes full
+        )
+        self.endpoint, self.process = started.endpoint, started.process
 
     def stop(self) -> int:
-        """SIGTERM and the exit status; what does not end in time is killed."""
+        """The exit status after SIGTERM; kills the farm if it does not end in time."""
         process = self._running()
         process.send_signal(signal.SIGTERM)
         try:
@@ -91,14 +80,12 @@ class Ground:
             return -int(signal.SIGKILL)
 
     def kill(self) -> None:
-        """Ends every process of the farm at once."""
-        for process in self.family():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        """Ends every process of the farm by SIGKILL."""
+        kill_tree(self._running().pid)
         self._running().wait()
 
     def status(self) -> dict[str, Any]:
-        """What the farm's status file says; no children if it cannot be read."""
+        """The content of the status file; without children if it cannot be read."""
         try:
             return dict(json.loads((self.data_dir / "farm.json").read_text()))
         except (OSError, ValueError):
@@ -114,38 +101,32 @@ class Ground:
         return found
 
     def descendants(self, prefix: str = "") -> list[psutil.Process]:
-        """Processes that the supervised ones started: pools, compilers."""
-        found = []
-        for child in self.children(prefix).values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += child.children(recursive=True)
+        """Processes that supervised processes started: pools and compilers."""
+        children = self.children(prefix).values()
+        found = [process for child in children for process in process_tree(child.pid)[1:]]
         return sorted(found, key=lambda process: process.pid)
 
-    def family(self) -> list[psutil.Process]:
+    def processes(self) -> list[psutil.Process]:
         """The supervisor and all its descendants."""
-        try:
-            parent = psutil.Process(self._running().pid)
-            return [parent, *parent.children(recursive=True)]
-        except psutil.NoSuchProcess:
-            return []
+        return process_tree(self._running().pid)
 
     def restarts(self) -> int:
-        """How often children were started again, as the status file tells."""
+        """How often children were restarted, by the status file."""
         return sum(child["restarts"] for child in self.status()["children"].values())
 
     def server_socket(self, role: ServerRole) -> Path | None:
-        """Where a server can be reached; None while it is down."""
+        """The socket of a server; None while it is down."""
         if role in self.servers:
             return self.servers[role].socket
         process = self.children(f"redis-{role.value}").get(f"redis-{role.value}")
         return None if process is None else socket_of(process)
 
     def client_prefix(self) -> tuple[str, ...]:
-        """What stands before a client's command."""
+        """The prefix of a client's command."""
         return self.switch.prefix(_CLIENTS) if self.switch else ()
 
     def client_environment(self) -> dict[str, str]:
-        """The environment of clients: they trust the farm's keys and keep nothing on disk."""
+        """The environment of clients: they trust the farm's keys, and store nothing on disk."""
         return {
             **os.environ,
             "KERNELFARM_ENDPOINT": self.endpoint,
@@ -162,7 +143,6 @@ class Ground:
             for role, server in self.servers.items()
         }
         return {
-            **os.environ,
             "KERNELFARM_START_TIMEOUT_S": "180",
             "KERNELFARM_ADMIN_TOKEN": self.admin_token,
             **urls,
@@ -175,19 +155,19 @@ class Ground:
 
 
 @contextlib.contextmanager
-def farm_together(folder: Path, vendors: str, frontends: int) -> Iterator[Ground]:
-    """A running farm with servers of its own."""
-    ground = Ground(folder, vendors, frontends)
-    with _running(ground):
-        yield ground
+def farm_together(folder: Path, vendors: str, frontends: int) -> Iterator[FarmUnderTest]:
+    """A running farm that supervises its own servers."""
+    farm = FarmUnderTest(folder, vendors, frontends)
+    with _running(farm):
+        yield farm
 
 
 @contextlib.contextmanager
-def farm_apart(folder: Path, vendors: str, frontends: int) -> Iterator[Ground]:
-    """A running farm whose parts are in network namespaces; for root."""
+def farm_apart(folder: Path, vendors: str, frontends: int) -> Iterator[FarmUnderTest]:
+    """A running farm in network namespaces; needs root."""
     parts = (_CLIENTS, _FARM, _BROKER, _CACHE)
     with Switch(f"kf{os.getpid()}", parts) as switch, contextlib.ExitStack() as stack:
-        ground = Ground(folder, vendors, frontends, switch)
+        farm = FarmUnderTest(folder, vendors, frontends, switch)
         for role, port in ((ServerRole.BROKER, 6379), (ServerRole.CACHE, 6380)):
             server = OwnServer(
                 *(role, folder / role.value, switch.address(role.value), port),
@@ -195,22 +175,16 @@ def farm_apart(folder: Path, vendors: str, frontends: int) -> Iterator[Ground]:
             )
             stack.callback(server.stop)
             server.start()
-            ground.servers[role] = server
-        with _running(ground):
-            yield ground
+            farm.servers[role] = server
+        with _running(farm):
+            yield farm
 
 
 @contextlib.contextmanager
-def _running(ground: Ground) -> Iterator[None]:
+def _running(farm: FarmUnderTest) -> Iterator[None]:
     try:
-        ground.start()
+        farm.start()
         yield
     finally:
-        if ground.process is not None and ground.process.poll() is None:
-            ground.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+        if farm.process is not None and farm.process.poll() is None:
+            farm.kill()

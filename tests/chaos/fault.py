@@ -1,4 +1,4 @@
-"""What a fault is: how it begins, how long it lasts, how it is undone, and where it applies."""
+"""A fault: how it begins, how long it lasts, how it is undone, and where it applies."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.chaos.farm_under_test import Ground
+from tests.chaos.farm_under_test import FarmUnderTest
 
 Undo = Callable[[], None]
 
 
 @dataclass
-class Scene:
-    """What faults work on; `notes` is what a fault tells beside its times."""
+class FaultContext:
+    """The farm and random choices of a fault; `notes` are remarks for the report."""
 
-    ground: Ground
+    farm: FarmUnderTest
     dice: random.Random
     ask_for_slow_programs: Callable[[], None]
     notes: list[str] = field(default_factory=list)
 
     def keep_workers_busy(self) -> None:
-        """Returns when slow programs were asked for and workers had time to begin them."""
+        """Requests slow programs, and waits until workers have had time to begin them."""
         self.ask_for_slow_programs()
         time.sleep(1.0)
 
@@ -31,13 +31,13 @@ class Scene:
 class Fault:
     """One kind of fault.
 
-    `begin` returns what undoes it, or None. It is undone after `lasts_s`, and service must be back
-    within the limit from then on. A fault that `must_be_repaired` lasts until service is back
-    without anybody's help, within the limit from its beginning.
+    `begin` returns the function that undoes it, or None. It is undone after `lasts_s`, and the farm
+    must serve again within the limit from then on. A fault that `must_be_repaired` lasts until the
+    farm has repaired it itself, within the limit from its beginning.
     """
 
     name: str
-    begin: Callable[[Scene], Undo | None]
+    begin: Callable[[FaultContext], Undo | None]
     lasts_s: float = 0.0
     must_be_repaired: bool = False
-    can_happen: Callable[[Ground], bool] = lambda ground: True
+    can_happen: Callable[[FarmUnderTest], bool] = lambda farm: True

@@ -1,8 +1,8 @@
 """Plain gRPC callers: `python -m tests.chaos.grpc_load ENDPOINT SEED`, until stdin ends.
 
-Hits by key and by graph, refused graphs, new programs with fixed and with dynamic shapes, and a
-watch that connects again. Every program must be that of the key which its caller reckons itself.
-Each line on stdin asks for slow programs beside: they keep the CPU's workers busy for seconds.
+They send hits by key and by graph, graphs to be refused, new programs with fixed and with dynamic
+shapes, and a watch that reconnects. Every program must have the key that its caller computes. Each
+line on stdin requests slow programs in addition: they keep the CPU's workers busy for seconds.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Caller:
         self._hits = [request(small_program(), seed * 1_000 + n) for n in range(_HITS)]
 
     def run(self) -> None:
-        """Calls until stdin ends: each kind in a thread, a probe each second whatever hangs."""
+        """Calls until stdin ends: each kind in a thread, and a probe each second."""
         for work in (self._hit, self._look_up, self._dynamic, self._refused):
-            threading.Thread(target=_for_ever, args=(work,), daemon=True).start()
-        threading.Thread(target=_for_ever, args=(self._watch,), daemon=True).start()
-        threading.Thread(target=self._probe_for_ever, daemon=True).start()
+            threading.Thread(target=_forever, args=(work,), daemon=True).start()
+        threading.Thread(target=_forever, args=(self._watch,), daemon=True).start()
+        threading.Thread(target=self._probe_forever, daemon=True).start()
         for _ in sys.stdin:
             for _ in range(_SLOW_PROGRAMS):
                 threading.Thread(target=_or_end, args=(self._slow,), daemon=True).start()
 
-    def _probe_for_ever(self) -> None:
+    def _probe_forever(self) -> None:
         while True:
             threading.Thread(target=_or_end, args=(self._probe,), daemon=True).start()
             time.sleep(PROBE_EVERY_S)
@@ -109,7 +109,7 @@ class Caller:
             _judge(ending, is_right=False)  # it cannot be compiled
 
     def _watch(self) -> None:
-        """A stream of a few seconds; a deadline is its proper end."""
+        """A stream of a few seconds; it should end by its deadline."""
         seconds = self._random.uniform(2, 6)
         asked = cache_api.WatchInvalidationsRequest()
         with self._journal.call("watch", seconds) as ending:
@@ -129,12 +129,12 @@ class Caller:
 
 
 def request(template: Template, number: int) -> api.CompileRequest:
-    """The request of a template's copy."""
+    """The request of copy `number`."""
     return api.CompileRequest.FromString(template.copy(number))
 
 
 def own_key(asked: api.CompileRequest) -> bytes:
-    """The program's key as its caller reckons it."""
+    """The program's key, computed by its caller."""
     return _key_of(asked.SerializeToString(deterministic=True))
 
 
@@ -147,7 +147,7 @@ def _key_of(data: bytes) -> bytes:
 
 @contextmanager
 def _status(ending: Ending) -> Iterator[None]:
-    """Notes the status of a call that fails."""
+    """Records the status of a call that fails."""
     try:
         yield
     except grpc.RpcError as error:
@@ -160,14 +160,14 @@ def _judge(ending: Ending, *, is_right: bool) -> None:
     ending.verdict = judged(is_right=is_right)
 
 
-def _for_ever(work: Callable[[], None]) -> None:
+def _forever(work: Callable[[], None]) -> None:
     while True:
         _or_end(work)
         time.sleep(_PAUSE_S)
 
 
 def _or_end(work: Callable[[], None]) -> None:
-    """What no call may raise ends the process, so that it is noticed."""
+    """Ends the process on any error outside of a call, so that the run reports it."""
     try:
         work()
     except BaseException:

@@ -1,4 +1,4 @@
-"""The load processes, and every call that they told of."""
+"""The load processes, and every call that they reported."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.chaos.call_journal import NO_NUMBERS
-from tests.chaos.farm_under_test import Ground
+from tests.chaos.farm_under_test import FarmUnderTest
 
 MARGIN_S = 5.0
-"""By how much a call may exceed its limit: on a busy machine a client's threads wait, too."""
+"""By how much a call may exceed its limit: on a busy machine, threads of clients wait too."""
 
 
 @dataclass
@@ -32,26 +32,26 @@ class Call:
     status: str = ""
     verdict: str = NO_NUMBERS
     detail: str = ""
-    is_told: bool = False
-    """A call that never ends is told once, though it is seen after each fault."""
+    is_reported: bool = False
+    """A call that never ends is reported once, though every later episode contains it."""
 
     def is_late(self, now_s: float) -> bool:
-        """True if it had neither answer nor status in time."""
+        """True if it had neither response nor status in time."""
         return (self.end_s or now_s) - self.begin_s > self.limit_s + MARGIN_S
 
 
 @dataclass(frozen=True)
 class LoadProcess:
-    """A load process: its name, its command, and what its environment has beside the others'."""
+    """A load process: its name, its command, and its additions to the environment."""
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def usual_load(ground: Ground, seed: int) -> list[LoadProcess]:
-    """gRPC callers, and models in two modes; the second one keeps programs on a disk."""
-    caller = ("-m", "tests.chaos.grpc_load", ground.endpoint, str(seed))
+def usual_load(farm: FarmUnderTest, seed: int) -> list[LoadProcess]:
+    """gRPC callers, and models in two modes; the second one has a disk tier."""
+    caller = ("-m", "tests.chaos.grpc_load", farm.endpoint, str(seed))
     on_disk = {"KERNELFARM_DISK_CACHE_BYTES": str(1 << 30)}
     return [
         LoadProcess("grpc", caller),
@@ -60,11 +60,11 @@ def usual_load(ground: Ground, seed: int) -> list[LoadProcess]:
     ]
 
 
-class Crowd:
-    """Runs load processes; as a context it ends them."""
+class LoadClients:
+    """Runs load processes; the end of the context ends them."""
 
-    def __init__(self, ground: Ground, load: Sequence[LoadProcess], folder: Path) -> None:
-        self._ground = ground
+    def __init__(self, farm: FarmUnderTest, load: Sequence[LoadProcess], folder: Path) -> None:
+        self._farm = farm
         self._folder = folder
         self._lock = threading.Lock()
         self._open: dict[tuple[str, int, int], Call] = {}
@@ -73,7 +73,7 @@ class Crowd:
         self._load = {process.name: process for process in load}
         self._processes = {name: self._start(process) for name, process in self._load.items()}
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> LoadClients:
         return self
 
     def __exit__(
@@ -88,20 +88,20 @@ class Crowd:
             thread.join()
 
     def ask_for_slow_programs(self) -> None:
-        """Tells the gRPC callers."""
+        """Makes the gRPC callers request slow programs."""
         process = self._processes["grpc"]
         assert process.stdin is not None
         process.stdin.write("slow\n")
         process.stdin.flush()
 
     def dead(self) -> list[str]:
-        """Load processes that ended by themselves, which none may."""
+        """Load processes that ended by themselves, which is an error."""
         return [name for name, process in self._processes.items() if process.poll() is not None]
 
     def replace_stuck(self) -> None:
-        """Starts load processes anew that hold a call which never ends; the call was told."""
+        """Restarts load processes with a call that never ends, after the call was reported."""
         with self._lock:
-            stuck = {call.source for call in self._open.values() if call.is_told}
+            stuck = {call.source for call in self._open.values() if call.is_reported}
         for name in stuck:
             _end(self._processes[name])
             with self._lock:
@@ -109,13 +109,13 @@ class Crowd:
             self._processes[name] = self._start(self._load[name])
 
     def calls(self, since_s: float = 0.0) -> list[Call]:
-        """Calls that ended since, and those that run."""
+        """Calls that ended since then, and calls that run."""
         with self._lock:
             ended = [call for call in self._ended if (call.end_s or 0.0) >= since_s]
             return [*ended, *self._open.values()]
 
     def service_s(self, kind: str, since_s: float, in_a_row: int = 3) -> float | None:
-        """When so many calls in a row, begun since, were served: the end of the first; or None."""
+        """The end of the first of `in_a_row` calls that began since then and succeeded; or None."""
         chosen = sorted(
             (call for call in self.calls(since_s) if call.kind == kind and call.begin_s >= since_s),
             key=lambda call: call.begin_s,
@@ -129,12 +129,12 @@ class Crowd:
     def _start(self, load: LoadProcess) -> subprocess.Popen[str]:
         with (self._folder / f"load-{load.name}.log").open("a") as log:
             process = subprocess.Popen(
-                [*self._ground.client_prefix(), sys.executable, *load.command],
+                [*self._farm.client_prefix(), sys.executable, *load.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env={**self._ground.client_environment(), **load.environment},
+                env={**self._farm.client_environment(), **load.environment},
             )
         thread = threading.Thread(target=self._read, args=(load.name, process), daemon=True)
         thread.start()
@@ -145,7 +145,7 @@ class Crowd:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                if not line.endswith("}\n"):  # it was killed in the middle of a line
+                if not line.endswith("}\n"):  # the process was killed while it wrote the line
                     continue
                 reported = json.loads(line)
                 with self._lock:
@@ -176,5 +176,5 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def now_s() -> float:
-    """The time in the clock of all journals."""
+    """The time of the clock that all journals use."""
     return time.monotonic()

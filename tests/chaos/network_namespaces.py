@@ -1,7 +1,7 @@
-"""Network namespaces on one switch, whose cables can be pulled; for root on Linux.
+"""Network namespaces on one bridge, which can be disconnected; needs root on Linux.
 
-Every part has a namespace with one interface. The switch is a bridge in a namespace of its own:
-nothing of it can be reached from the machine's own network, or reaches it.
+Every part has a namespace with one interface. The bridge is in a namespace of its own: it has no
+connection to the machine's own network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 def can_partition() -> bool:
-    """True if this process may make network namespaces."""
+    """True if this process may create network namespaces."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     made = subprocess.run(["unshare", "-n", "true"], check=False, capture_output=True)
@@ -22,7 +22,7 @@ def can_partition() -> bool:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch with parts by name; `address` tells where each is."""
+    """A bridge that connects parts by name; `address` is the address of a part."""
 
     name: str
     parts: tuple[str, ...]
@@ -32,7 +32,7 @@ class Switch:
         self._inside(self.name, "link", "add", "bridge", "type", "bridge")
         self._inside(self.name, "link", "set", "bridge", "up")
         for part in self.parts:
-            self._plug_in(part)
+            self._add_part(part)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,22 +44,22 @@ class Switch:
         return f"{self.name}-{part}"
 
     def address(self, part: str) -> str:
-        """Its address, which only the other parts can reach."""
+        """The address of a part, which only the other parts can reach."""
         return f"10.213.0.{self.parts.index(part) + 1}"
 
     def prefix(self, part: str) -> tuple[str, ...]:
-        """What stands before a command that runs there."""
+        """The prefix of a command that runs in the namespace of a part."""
         return ("ip", "netns", "exec", self.namespace(part))
 
     def cut(self, part: str) -> None:
-        """Pulls its cable: what it sends is lost, and what others send to it."""
+        """Disconnects a part: all packets from and to it are lost."""
         self._inside(self.name, "link", "set", part, "down")
 
-    def heal(self, part: str) -> None:
-        """Plugs it in again."""
+    def connect(self, part: str) -> None:
+        """Connects a part again."""
         self._inside(self.name, "link", "set", part, "up")
 
-    def _plug_in(self, part: str) -> None:
+    def _add_part(self, part: str) -> None:
         namespace = self.namespace(part)
         _ip("netns", "add", namespace)
         self._inside(

@@ -1,4 +1,4 @@
-"""Processes that are killed, stopped for a while, or hang for good."""
+"""Processes that are killed, stopped for a while, or stopped for good."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import psutil
 
-from tests.chaos.farm_under_test import Ground
-from tests.chaos.fault import Fault, Scene, Undo
+from tests.chaos.farm_under_test import FarmUnderTest
+from tests.chaos.fault import Fault, FaultContext, Undo
+from tests.support.processes import kill_all, process_tree
 
 _SERVICES = ("frontend", "optimizer", "codegen")
 _WORKERS = ("worker-cpu", "worker-cuda")
@@ -23,7 +24,7 @@ _SERIES_PAUSE_S = 0.7
 
 
 def process_faults() -> Iterator[Fault]:
-    """Each way to hurt each part, and several parts at once."""
+    """Each fault of each kind of process, and of several at once."""
     for part in PARTS:
         is_there = functools.partial(_has, part=part)
         kill = functools.partial(_kill_one, part=part)
@@ -41,78 +42,69 @@ def process_faults() -> Iterator[Fault]:
     yield Fault("hang a child of a service", _stop_child, must_be_repaired=True)
 
 
-def _has(ground: Ground, part: str) -> bool:
-    return bool(ground.children(part))
+def _has(farm: FarmUnderTest, part: str) -> bool:
+    return bool(farm.children(part))
 
 
-def _kill_one(scene: Scene, part: str) -> None:
-    _kill(scene, [_chosen(scene, part)])
+def _kill_one(context: FaultContext, part: str) -> None:
+    _kill(context, [_chosen(context, part)])
 
 
-def _kill_all(scene: Scene, prefix: str) -> None:
-    children = scene.ground.children(prefix).values()
-    _kill(scene, [process for child in children for process in _tree(child)])
+def _kill_all(context: FaultContext, prefix: str) -> None:
+    children = context.farm.children(prefix).values()
+    _kill(context, [process for child in children for process in process_tree(child.pid)])
 
 
-def _kill_two(scene: Scene) -> None:
-    _kill(scene, scene.dice.sample(list(scene.ground.children().values()), 2))
+def _kill_two(context: FaultContext) -> None:
+    _kill(context, context.dice.sample(list(context.farm.children().values()), 2))
 
 
-def _kill_busy_child(scene: Scene) -> None:
-    scene.keep_workers_busy()
-    found = scene.ground.descendants("worker-cpu")
-    _kill(scene, [scene.dice.choice(found)] if found else [])
+def _kill_busy_child(context: FaultContext) -> None:
+    context.keep_workers_busy()
+    found = context.farm.descendants("worker-cpu")
+    _kill(context, [context.dice.choice(found)] if found else [])
 
 
-def _kill_children(scene: Scene) -> None:
+def _kill_children(context: FaultContext) -> None:
     for _ in range(_SERIES):
-        found = scene.ground.descendants()
-        _kill(scene, [scene.dice.choice(found)] if found else [])
+        found = context.farm.descendants()
+        _kill(context, [context.dice.choice(found)] if found else [])
         time.sleep(_SERIES_PAUSE_S)
 
 
-def _stop_one(scene: Scene, part: str) -> Undo:
-    return _stop(scene, [_chosen(scene, part)])
+def _stop_one(context: FaultContext, part: str) -> Undo:
+    return _stop(context, [_chosen(context, part)])
 
 
-def _stop_all(scene: Scene, prefix: str) -> Undo:
-    return _stop(scene, list(scene.ground.children(prefix).values()))
+def _stop_all(context: FaultContext, prefix: str) -> Undo:
+    return _stop(context, list(context.farm.children(prefix).values()))
 
 
-def _stop_child(scene: Scene) -> Undo:
-    found = scene.ground.descendants()
-    return _stop(scene, [scene.dice.choice(found)] if found else [])
+def _stop_child(context: FaultContext) -> Undo:
+    found = context.farm.descendants()
+    return _stop(context, [context.dice.choice(found)] if found else [])
 
 
-def _chosen(scene: Scene, part: str) -> psutil.Process:
-    return scene.dice.choice(list(scene.ground.children(part).values()))
+def _chosen(context: FaultContext, part: str) -> psutil.Process:
+    return context.dice.choice(list(context.farm.children(part).values()))
 
 
-def _tree(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _kill(scene: Scene, doomed: Sequence[psutil.Process]) -> None:
+def _kill(context: FaultContext, doomed: Sequence[psutil.Process]) -> None:
     if not doomed:
-        scene.notes.append("nothing to kill")
-    for process in doomed:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+        context.notes.append("nothing to kill")
+    kill_all(doomed)
 
 
-def _stop(scene: Scene, stopped: Sequence[psutil.Process]) -> Undo:
+def _stop(context: FaultContext, stopped: Sequence[psutil.Process]) -> Undo:
     if not stopped:
-        scene.notes.append("nothing to stop")
+        context.notes.append("nothing to stop")
     for process in stopped:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGSTOP)
 
-    def let_go() -> None:
+    def resume() -> None:
         for process in stopped:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
 
-    return let_go
+    return resume

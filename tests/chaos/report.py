@@ -1,4 +1,4 @@
-"""One table by fault."""
+"""The results of a chaos run, by fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXPECTED = frozenset({"INVALID_ARGUMENT"})
 
 
 def table(episodes: Sequence[Episode]) -> Iterator[str]:
-    """Markdown, a line for each fault and layout."""
+    """A Markdown table with a line for each fault and layout."""
     yield (
         "| fault | layout | times | s to service: least, median, most | answers right |"
         " wrong | without an answer | ran eager | errors by status | holds |"
@@ -55,7 +55,7 @@ def _times(group: Sequence[Episode]) -> str:
 
 
 def one_line(episode: Episode) -> str:
-    """An episode as it ends."""
+    """The result of an episode, in one line."""
     service = "never" if episode.service_s is None else f"{episode.service_s:.1f} s"
     parts = [f"{episode.fault} ({episode.layout}): service after {service}"]
     parts.append(", ".join(f"{n} {status}" for status, n in episode.statuses.most_common()))
@@ -66,7 +66,7 @@ def one_line(episode: Episode) -> str:
 
 
 def broken_rules(episodes: Sequence[Episode], dead_clients: Sequence[str]) -> list[str]:
-    """What did not hold."""
+    """All violations of the rules, one line each."""
     broken = [f"a client ended: {name}" for name in dead_clients]
     for episode in episodes:
         where = f"{episode.fault} ({episode.layout})"

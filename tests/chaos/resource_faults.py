@@ -1,4 +1,4 @@
-"""Disks without space, processes without file descriptors, processors without time."""
+"""Shortages of disk space, file descriptors, connections and processor time."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.farm_under_test import Ground
-from tests.chaos.fault import Fault, Scene, Undo
+from tests.chaos.farm_under_test import FarmUnderTest
+from tests.chaos.fault import Fault, FaultContext, Undo
 from tests.chaos.process_faults import PARTS
 
 _LASTS_S = 8.0
@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def resource_faults() -> Iterator[Fault]:
-    """Each shortage; disks only where they are small ones of our own."""
+    """Each shortage; disks only if `small_disks` mounted them."""
     yield Fault("the farm's disk is full for 8 s", _fill_farm, _LASTS_S, can_happen=_is_small)
     kills = _fill_and_kill
     yield Fault("the farm's disk is full, a worker dies", kills, _LASTS_S, can_happen=_is_small)
@@ -37,21 +37,21 @@ def resource_faults() -> Iterator[Fault]:
     yield Fault("four processes that take all processor time", _hog, _LASTS_S)
 
 
-def _is_small(ground: Ground) -> bool:
-    return os.path.ismount(ground.data_dir)
+def _is_small(farm: FarmUnderTest) -> bool:
+    return os.path.ismount(farm.data_dir)
 
 
-def _fill_farm(scene: Scene) -> Undo:
-    return _fill(scene.ground.data_dir / "filling")
+def _fill_farm(context: FaultContext) -> Undo:
+    return _fill(context.farm.data_dir / "filling")
 
 
-def _fill_client(scene: Scene) -> Undo:
-    return _fill(scene.ground.client_disk / "filling")
+def _fill_client(context: FaultContext) -> Undo:
+    return _fill(context.farm.client_disk / "filling")
 
 
-def _fill_and_kill(scene: Scene) -> Undo:
-    undo = _fill_farm(scene)
-    for process in list(scene.ground.children("worker-cpu").values())[:1]:
+def _fill_and_kill(context: FaultContext) -> Undo:
+    undo = _fill_farm(context)
+    for process in list(context.farm.children("worker-cpu").values())[:1]:
         process.kill()
     return undo
 
@@ -63,10 +63,10 @@ def _fill(path: Path) -> Undo:
     return lambda: path.unlink(missing_ok=True)
 
 
-def _few_files(scene: Scene, part: str) -> Undo:
-    """As many as it has, and a few."""
+def _few_files(context: FaultContext, part: str) -> Undo:
+    """Limits a process to its open files and a few more."""
     changed: list[tuple[psutil.Process, tuple[int, int]]] = []
-    for process in scene.ground.children(part).values():
+    for process in context.farm.children(part).values():
         soft, hard = process.rlimit(resource.RLIMIT_NOFILE)
         process.rlimit(resource.RLIMIT_NOFILE, (process.num_fds() + _FEW_FILES, hard))
         changed.append((process, (soft, hard)))
@@ -79,10 +79,10 @@ def _few_files(scene: Scene, part: str) -> Undo:
     return as_before
 
 
-def _connect(scene: Scene) -> Undo:
-    """From where the clients are."""
-    address = scene.ground.endpoint
-    command = [*scene.ground.client_prefix(), sys.executable, "-c", _IDLE, address]
+def _connect(context: FaultContext) -> Undo:
+    """Opens idle connections from the clients' network namespace."""
+    address = context.farm.endpoint
+    command = [*context.farm.client_prefix(), sys.executable, "-c", _IDLE, address]
     process = subprocess.Popen(command, stdin=subprocess.PIPE)
     return functools.partial(_end, [process])
 
@@ -102,7 +102,7 @@ sys.stdin.read()
 """
 
 
-def _hog(scene: Scene) -> Undo:
+def _hog(context: FaultContext) -> Undo:
     command = [sys.executable, "-c", "while True: pass"]
     hogs = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(_HOGS)]
     return functools.partial(_end, hogs)

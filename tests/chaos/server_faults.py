@@ -1,4 +1,4 @@
-"""Broker and cache that are away, empty, full, paused, or drop their connections."""
+"""Brokers and caches that are down, empty, full or paused, or drop their connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 import redis
 
 from kernelfarm.cache.embedded import ServerRole
-from tests.chaos.fault import Fault, Scene, Undo
+from tests.chaos.fault import Fault, FaultContext, Undo
 from tests.support.redis_of_process import client_of
 
 _OUTAGE_S = 8.0
@@ -22,7 +22,7 @@ _POLL_S = 0.02
 
 
 def server_faults() -> Iterator[Fault]:
-    """Each way to hurt a server without a look at the farm's processes."""
+    """Each fault of a server."""
     for role in ServerRole:
         yield Fault(
             f"{role.value} away for 8 s while workers compile",
@@ -41,28 +41,30 @@ def server_faults() -> Iterator[Fault]:
     yield Fault("the cache is full for 8 s", _full_cache, _FULL_FOR_S)
 
 
-def _outage(scene: Scene, role: ServerRole) -> None:
-    """A server that is not there, and empty when it comes back."""
-    scene.keep_workers_busy()
-    own = scene.ground.servers.get(role)
+def _outage(context: FaultContext, role: ServerRole) -> None:
+    """Stops a server for some seconds; it is empty afterwards."""
+    context.keep_workers_busy()
+    own = context.farm.servers.get(role)
     until_s = time.monotonic() + _OUTAGE_S
     if own is not None:
         own.stop()
         time.sleep(_OUTAGE_S)
         own.start()
         return
-    while time.monotonic() < until_s:  # the farm starts it again each time
-        for process in scene.ground.children(f"redis-{role.value}").values():
+    while time.monotonic() < until_s:  # the farm restarts it each time
+        for process in context.farm.children(f"redis-{role.value}").values():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(_POLL_S)
 
 
-def _at_work(scene: Scene, role: ServerRole, command: Callable[[redis.Redis], object]) -> None:
-    scene.keep_workers_busy()
-    path = scene.ground.server_socket(role)
+def _at_work(
+    context: FaultContext, role: ServerRole, command: Callable[[redis.Redis], object]
+) -> None:
+    context.keep_workers_busy()
+    path = context.farm.server_socket(role)
     if path is None:
-        scene.notes.append("the server was down")
+        context.notes.append("the server was down")
         return
     with client_of(path) as client:
         command(client)
@@ -77,19 +79,19 @@ def _pause(client: redis.Redis) -> None:
     client.client_pause(_PAUSE_MS)
 
 
-def _full_cache(scene: Scene) -> Undo | None:
-    path = scene.ground.server_socket(ServerRole.CACHE)
+def _full_cache(context: FaultContext) -> Undo | None:
+    path = context.farm.server_socket(ServerRole.CACHE)
     if path is None:
-        scene.notes.append("the server was down")
+        context.notes.append("the server was down")
         return None
     with client_of(path) as client:
         before = int(client.config_get("maxmemory")["maxmemory"] or 0)
         client.config_set("maxmemory", _FULL_BYTES)
 
-    def room_again() -> None:
-        now = scene.ground.server_socket(ServerRole.CACHE)
+    def restore_limit() -> None:
+        now = context.farm.server_socket(ServerRole.CACHE)
         if now is not None:
             with client_of(now) as client:
                 client.config_set("maxmemory", before)
 
-    return room_again
+    return restore_limit

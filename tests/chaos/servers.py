@@ -1,4 +1,4 @@
-"""The farm's Redis or Valkey servers as a fault finds them: by process, and by their socket."""
+"""Redis or Valkey servers that the chaos run starts itself, in the layout `apart`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _START_S = 20.0
 
 @dataclass
 class OwnServer:
-    """A server that the chaos run keeps itself, at a TCP address and on a unix socket."""
+    """A server at a TCP address and on a unix socket."""
 
     role: ServerRole
     folder: Path
@@ -30,16 +30,16 @@ class OwnServer:
 
     @property
     def url(self) -> str:
-        """For the farm's settings."""
+        """The URL for the farm's settings."""
         return f"redis://{self.address}:{self.port}/0"
 
     @property
     def socket(self) -> Path:
-        """For faults, which reach it whatever the network does."""
+        """The socket for faults: it works while the network is cut."""
         return self.folder / "s"
 
     def start(self) -> None:
-        """Starts it, empty; returns when it answers."""
+        """Starts the server, empty; returns when it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         most = 1 << 30 if self.role is ServerRole.CACHE else 0
         command = server_command(find_server(), self.role, self.folder, self.socket, most)
@@ -57,7 +57,7 @@ class OwnServer:
         raise RuntimeError(f"the server at {self.url} does not answer; see {self.folder}/log")
 
     def stop(self) -> None:
-        """Ends it at once."""
+        """Ends the server by SIGKILL."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()

@@ -1,8 +1,8 @@
 """Models through `torch.compile` beside eager: `python -m tests.chaos.torch_load MODE SEED`.
 
-Reads the farm's address from `KERNELFARM_ENDPOINT`. Each model holds a constant of its own, so
-that the farm compiles it anew; one in four has a constant that was there before. What runs eager
-because the farm does not serve it in time is counted as EAGER, and is right of course.
+Reads the farm's address from `KERNELFARM_ENDPOINT`. Each model has a constant of its own, so that
+the farm compiles it anew; one in four has an earlier constant. If the farm does not serve a model
+in time, the model runs eager, and the call counts as EAGER.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.chaos.call_journal import Ending, Journal, judged
 
 TIMEOUT_S = 15.0
 MARGIN_S = 20.0
-"""For the tracing of a model on a busy machine, which no limit of the farm's bounds."""
+"""For tracing a model on a busy machine, which `timeout_s` does not bound."""
 
 _PAUSE_S = 0.3
 _RTOL, _ATOL = 1e-4, 1e-5
-"""Sums of 64 numbers in another order differ by less; a wrong kernel by much more."""
+"""Sums of 64 numbers in another order differ by less, wrong kernels by much more."""
 
 Model = Callable[..., torch.Tensor]
 
@@ -40,17 +40,17 @@ _MODELS = (
 
 
 def model_of(text: str, constant: float) -> Model:
-    """A function whose code holds the constant."""
+    """A function with the constant in its code."""
     names: dict[str, Model] = {}
     exec(f"import torch\ndef model(a):\n    return {text.format(c=constant)}\n", names)
     return names["model"]
 
 
 def run(mode: str, seed: int) -> None:
-    """Compiles and compares for ever."""
+    """Compiles models and compares them with eager, without end."""
     journal, numbers, dice = Journal(), itertools.count(seed * 100_000), random.Random(seed)
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # that a graph runs eager is counted instead
+    warnings.simplefilter("ignore")  # graphs that run eager are counted instead
     for _ in itertools.count():
         name, text = dice.choice(_MODELS)
         is_dynamic = dice.random() < 0.4
@@ -91,14 +91,14 @@ def _numbers(rows: int) -> torch.Tensor:
 
 
 def _served() -> int:
-    """Programs that this process got so far, from whichever tier."""
+    """How many programs this process has received, from all tiers."""
     reported = counters.snapshot()
     names = ("farm.hits", "farm.misses", "farm.merged", "disk.hits", "memory.hits")
     return sum(reported.get(name, 0) for name in names)
 
 
 def _reason(error: BaseException) -> str:
-    """The reason of our own error within one of Dynamo's."""
+    """The reason of the `KernelfarmError` that caused an error of Dynamo."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, KernelfarmError):

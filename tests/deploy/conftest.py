@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy.known_variables import ROOT
+from tests.support.known_variables import ROOT
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A folder that the script made, and the token that it printed."""
     folder = tmp_path_factory.mktemp("deploy") / "secrets"

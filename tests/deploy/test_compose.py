@@ -14,8 +14,8 @@ import yaml
 
 from codegen_svc.backends.registry import vendors
 from kernelfarm.service.probes import main as probe
-from tests.deploy.known_variables import ROOT, VARIABLES
 from tests.support.farm import Farm
+from tests.support.known_variables import ROOT, VARIABLES
 
 SERVICES = ("frontend", "optimizer", "codegen")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from kernelfarm.service.tenants.toml_file import read_tenants
 from kernelfarm.service.tls import ChannelTls, ServerTls, tls_to_self
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import read_keyring, read_signer
-from tests.deploy.known_variables import ROOT, VARIABLES
-from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.known_variables import ROOT, VARIABLES
+from tests.support.redis_process import server_process
 
 SERVICES = ("frontend", "optimizer", "codegen", "worker")
 
@@ -116,10 +115,9 @@ def test_the_users_of_a_server_have_the_passwords(
     )
     assert named <= {user.lower() for user in passwords}
     command = server_command(find_server(), role, tmp_path, tmp_path / "s", 0)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([*command, "--aclfile", str(users)], stdout=log, stderr=log)
-    try:
-        wait_until(lambda: _listens(tmp_path / "s"), TIMEOUT_S, "the server")
+    flags = ("--aclfile", str(users))
+    is_up = lambda: _listens(tmp_path / "s")  # noqa: E731
+    with server_process([*command, *flags], tmp_path / "log", is_up):
         for user in sorted(named):
             with redis.Redis(
                 unix_socket_path=str(tmp_path / "s"),
@@ -127,9 +125,6 @@ def test_the_users_of_a_server_have_the_passwords(
                 password=passwords[user.upper()],
             ) as raw:
                 assert raw.ping()
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _listens(path: Path) -> bool:

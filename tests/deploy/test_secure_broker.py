@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,10 @@ from kernelfarm.service.channels import open_channel
 from kernelfarm.service.probes import reported_vendors
 from tests.support.codegen_calls import build
 from tests.support.codegen_processes import codegen_farm
-from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
+from tests.support.ports import reserved_port
+from tests.support.redis_process import answers, server_process
 
 
 @dataclass(frozen=True)
@@ -49,29 +50,16 @@ def broker(
     reported = re.findall(
         r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (made[0] / "passwords.env").read_text()
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = server_command(find_server(), ServerRole.BROKER, folder, folder / "s", 0)
     users = made[0] / "broker-users.acl"
-    at = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users)]
-    with (folder / "log").open("wb") as log:
-        server = subprocess.Popen([*command, *at], stdout=log, stderr=log)
-    running = Broker(port, {user.lower(): password for user, password in reported})
-    try:
-        wait_until(lambda: _answers(running), TIMEOUT_S, "the broker")
-        yield running
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def _answers(broker: Broker) -> bool:
-    try:
-        with broker.client("operator") as raw:
-            return bool(raw.ping())
-    except redis.exceptions.ConnectionError:
-        return False
+    with reserved_port() as port:
+        flags = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users)]
+        running = Broker(port, {user.lower(): password for user, password in reported})
+        with (
+            running.client("operator") as operator,
+            server_process([*command, *flags], folder / "log", lambda: answers(operator)),
+        ):
+            yield running
 
 
 def test_a_client_without_a_user_is_refused(broker: Broker) -> None:
@@ -106,10 +94,8 @@ async def test_kernels_are_compiled_with_a_user_for_each_role(
     broker: Broker, tmp_path: Path
 ) -> None:
     with codegen_farm(tmp_path) as service:
-        service.settings["KERNELFARM_BROKER_URL"] = broker.url("producer")
-        service.start_edge()
-        service.settings["KERNELFARM_BROKER_URL"] = broker.url("consumer")
-        service.start_worker()
+        service.start_edge(broker_url=broker.url("producer"))
+        service.start_worker(broker_url=broker.url("consumer"))
         async with asyncio.timeout(TIMEOUT_S):
             while "echo" not in await reported_vendors(service.address):
                 await asyncio.sleep(0.05)

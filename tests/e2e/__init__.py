@@ -1,1 +1,1 @@
-"""What the project promises, through a running farm."""
+"""Tests of the whole project through running farms."""

@@ -1,7 +1,7 @@
 """Real inputs compiled for every target through a farm, with the contents of their stages.
 
-The default run compiles the small inputs for every target and whole models for one target of each
-vendor; the slow run every input for every target, which `make demo` does too.
+The default run compiles the small inputs for every target, and whole models for one target of each
+vendor. The slow run compiles every input for every target, as `make demo` does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONE_OF_EACH_VENDOR = ("ascend:910b", "cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx94
 
 @dataclass(frozen=True)
 class Binary:
-    """One variant of one kernel: `contents` has its stages by name."""
+    """One variant of one kernel; `contents` are its stages by name."""
 
     kernel: str
     artifact: CompiledArtifact
@@ -37,13 +37,13 @@ class Binary:
 
     @property
     def loaded(self) -> bytes:
-        """What a device would load."""
+        """The binary that a device would load."""
         return self.contents[self.artifact.binary.name]
 
 
 @dataclass(frozen=True)
 class Everything:
-    """Programs by input and target, as one pass over all of them got them from a farm."""
+    """Programs of a farm, by input and target."""
 
     endpoint: str
     programs: dict[tuple[str, str], CompiledProgram]
@@ -58,7 +58,7 @@ class Everything:
                 yield Binary(kernel, artifact, contents)
 
     def captured(self, name: str, target: str) -> Graph:
-        """An input's captured graph, as the farm keeps it."""
+        """An input's captured graph, from the farm's `aten` stage."""
         (stage,) = (s for s in self.programs[name, target].stages if s.name == "aten")
         return parse_graph(self._read([stage])[stage.sha256].decode())
 
@@ -68,12 +68,12 @@ class Everything:
 
 
 def is_slow(name: str, target: str) -> bool:
-    """True if the default run leaves an input out for a target."""
+    """True if only the slow run compiles an input for a target."""
     return name not in SMALL_INPUTS and target not in ONE_OF_EACH_VENDOR
 
 
 def pairs_of(vendor: str) -> list[Any]:
-    """Inputs and targets of a vendor, as parameters of a test."""
+    """Pairs of an input and a target of a vendor, as parameters of a test."""
     return [
         pytest.param(name, target, marks=[pytest.mark.slow] if is_slow(name, target) else [])
         for name in WHOLE_GRAPHS
@@ -83,7 +83,7 @@ def pairs_of(vendor: str) -> list[Any]:
 
 
 def compile_everything(endpoint: str, *, is_whole: bool = False) -> Everything:
-    """Compiles float32 forms for CPUs, float16 forms for accelerators; what is slow if asked to."""
+    """Compiles inputs in float32 for CPUs and in float16 for accelerators; with `is_whole`, all."""
     programs = {}
     for name, make in WHOLE_GRAPHS.items():
         for source, targets in ((make(), CPU_TARGETS), (make().half(), OTHER_TARGETS)):

@@ -1,26 +1,24 @@
-"""Runs the Linalg text inside Ascend stubs on this CPU, in the place of a device's loader."""
+"""A loader that runs the Linalg text of Ascend stubs on this CPU."""
 
 from __future__ import annotations
 
-import ctypes
 import io
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from elftools.elf.elffile import ELFFile
 
 from kernelfarm.client.loaders.contract import BoundKernel
 from kernelfarm.ir.artifact import LaunchFacts
-from kernelfarm.ir.interpret import numpy_dtype
 from kernelfarm.ir.loop_ir import Kernel
+from tests.support.launch_buffers import buffers_at
 from tests.support.linalg_cpu import call_linalg, load_linalg
 
 
 class LinalgLoader:
-    """Loads stubs; `kernels` tells the element types and sizes of their buffers by name."""
+    """Loads stubs; `kernels` by name have the element types and sizes of their buffers."""
 
     def __init__(self, kernels: Mapping[str, Kernel], folder: Path) -> None:
         self._kernels, self._folder = kernels, folder
@@ -49,17 +47,8 @@ class _LinalgKernel:
 
         def launch(table: int) -> int:
             self._launches.append(self._kernel.name)
-            pointers = (ctypes.c_uint64 * len(self._kernel.params)).from_address(table)
-            buffers = [
-                _array(pointer, param.size_elems.evaluate(named), numpy_dtype(param.dtype))
-                for param, pointer in zip(self._kernel.params, pointers, strict=True)
-            ]
+            buffers = list(buffers_at(table, self._kernel, named).values())
             call_linalg(self._function, self._facts, buffers, named)
             return 0
 
         return lambda table, context: partial(launch, table)
-
-
-def _array(address: int, count: int, kind: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    raw = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
-    return np.frombuffer(raw, kind)

@@ -1,4 +1,4 @@
-"""What was compiled once is not compiled again, whoever asks."""
+"""A program that was compiled once is not compiled again, for any client."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.e2e.compiled_inputs import ONE_OF_EACH_VENDOR, Everything, compile_everything, is_slow
 from tests.support.calls import compile_at
-from tests.support.farm import ACCELERATORS, Farm
+from tests.support.farm import Farm
 from tests.support.small_graphs import h_request
-
-pytestmark = pytest.mark.vendors(*ACCELERATORS)
 
 COMPILE_IN_A_NEW_PROCESS = """
 import json, sys
@@ -26,15 +22,15 @@ print(json.dumps([[*of, p.key.hex(), p.outcome, p.codegen_jobs] for of, p in pro
 """
 
 
-def told(everything: Everything) -> list[tuple[str, str, str, str, int]]:
+def results_of(everything: Everything) -> list[tuple[str, str, str, str, int]]:
     """Input, target, key, outcome and jobs of every program."""
     found = everything.programs.items()
     return [(name, target, p.key.hex(), p.outcome, p.codegen_jobs) for (name, target), p in found]
 
 
 def hits_of(everything: Everything) -> list[tuple[str, str, str, str, int]]:
-    """What a client is told that asks after everything was compiled."""
-    return [(name, target, key, "hit", 0) for name, target, key, _, _ in told(everything)]
+    """The results of a client after everything was compiled."""
+    return [(name, target, key, "hit", 0) for name, target, key, _, _ in results_of(everything)]
 
 
 def is_whole(everything: Everything) -> bool:
@@ -42,22 +38,22 @@ def is_whole(everything: Everything) -> bool:
 
 
 def test_the_first_pass_compiled_everything(everything: Everything) -> None:
-    assert {outcome for *_, outcome, _ in told(everything)} <= {"miss", "hit"}
-    assert sum(jobs for *_, jobs in told(everything)) > 0
+    assert {outcome for *_, outcome, _ in results_of(everything)} <= {"miss", "hit"}
+    assert sum(jobs for *_, jobs in results_of(everything)) > 0
 
 
-def test_the_second_pass_of_the_same_process_makes_no_job(everything: Everything) -> None:
+def test_the_second_pass_of_the_same_process_causes_no_job(everything: Everything) -> None:
     again = compile_everything(everything.endpoint, is_whole=is_whole(everything))
-    assert told(again) == hits_of(everything)
+    assert results_of(again) == hits_of(everything)
     for of, program in again.programs.items():
         assert program.plan == everything.programs[of].plan
 
 
-def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
+def test_a_pass_of_a_new_process_causes_no_job(everything: Everything) -> None:
     asked = [everything.endpoint, str(is_whole(everything))]
     done = subprocess.run(
         [sys.executable, "-c", COMPILE_IN_A_NEW_PROCESS, *asked],
-        # Another order of sets and dicts must not become another key.
+        # Another order of sets must not change keys.
         env={**os.environ, "PYTHONHASHSEED": "7"},
         capture_output=True,
         text=True,
@@ -67,10 +63,12 @@ def test_a_pass_of_a_new_process_makes_no_job(everything: Everything) -> None:
     assert [tuple(row) for row in json.loads(done.stdout)] == hits_of(everything)
 
 
-def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(farm: Farm) -> None:
+def test_ten_clients_of_a_new_program_make_one_set_of_jobs_for_each_vendor(
+    vendor_farm: Farm,
+) -> None:
     request = h_request(48, 80, *ONE_OF_EACH_VENDOR)
-    with ThreadPoolExecutor(10) as pool:  # each call opens a channel of its own
-        calls = [pool.submit(compile_at, farm.endpoint, request) for _ in range(10)]
+    with ThreadPoolExecutor(10) as pool:  # each call opens its own channel
+        calls = [pool.submit(compile_at, vendor_farm.endpoint, request) for _ in range(10)]
         answers = [call.result().programs for call in calls]
     for target in ONE_OF_EACH_VENDOR:
         programs = [p for answer in answers for p in answer if p.target == target]

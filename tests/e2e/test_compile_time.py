@@ -1,4 +1,4 @@
-"""How the farm's own time grows with the graph: import, decomposition, optimization, keys."""
+"""Growth of the farm's compile time with the graph: import, decomposition, optimization, keys."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.compile_time import BAR_S, captured_layer, repeated, timed
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.collector import collect_rarely
+from tests.support.compile_steps import BAR_S, captured_layer, repeated, timed
 
 ALLOWED_GROWTH = 1.8
-"""Of the time a node, from 10 to 50 layers; a quadratic pass of a tenth of the time gives 1.5."""
+"""Of the time per node, from 10 to 50 layers; a quadratic tenth of the work would give 1.5."""
 
 
 @pytest.fixture(scope="module")
 def layer() -> Iterator[Graph]:
-    """One layer of a Llama; garbage is collected as rarely as in the services."""
+    """One layer of a Llama; garbage collections are as rare as in the services."""
     before = gc.get_threshold()
     collect_rarely()
     yield captured_layer()
@@ -27,8 +27,8 @@ def layer() -> Iterator[Graph]:
 
 def test_compile_time_is_near_linear_in_the_number_of_nodes(layer: Graph) -> None:
     timed(repeated(layer, 2), 2)  # fills tables and caches
-    # One after the other, so that whatever slows the machine down meets both.
-    pairs = [(_us_a_node(layer, 10), _us_a_node(layer, 50)) for _ in range(3)]
+    # In pairs, so that other load on the machine affects both.
+    pairs = [(_us_per_node(layer, 10), _us_per_node(layer, 50)) for _ in range(3)]
     few, many = map(min, zip(*pairs, strict=True))
     assert many <= ALLOWED_GROWTH * few, pairs
 
@@ -40,6 +40,6 @@ def test_thirteen_thousand_nodes_take_less_than_five_seconds(layer: Graph) -> No
     assert row["total_s"] < BAR_S, row["steps_s"]
 
 
-def _us_a_node(layer: Graph, count: int) -> float:
+def _us_per_node(layer: Graph, count: int) -> float:
     row = timed(repeated(layer, count), count)
     return 1e6 * row["total_s"] / row["nodes"]

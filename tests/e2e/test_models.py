@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.launches import Launches
-from benchmarks.models import Measured, errors, inductor_launches, launches_of
 from examples.model_zoo import MODELS, model_of
 from kernelfarm.client.compile_model import connect
+from tests.support.launches import Launches
+from tests.support.whole_models import Measured, errors, inductor_launches, launches_of
 
 QUICK = ("llama-decode", "t5-encoder", "resnet", "lstm")
 ALLOWED_RATIO = 1.2

@@ -1,4 +1,4 @@
-"""What compiled models compute on the CPU: eager's values, element types, shapes and strides."""
+"""Compiled models on the CPU give eager's values, element types, shapes and strides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernelfarm.client import torch_backend
 from tests.support.accuracy import assert_as_good_as_eager
 
 
-@pytest.fixture(autouse=True, params=[1, 2], ids=["1 thread", "2 threads"])
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """The number of threads is among Dynamo's guards: a graph is captured anew for each."""
     before = torch.get_num_threads()
@@ -24,7 +24,7 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class Counted:
-    """The backend, strict, and how many graphs it was given."""
+    """The backend in strict mode, and the number of its graphs."""
 
     def __init__(self) -> None:
         self.graphs = 0
@@ -34,6 +34,7 @@ class Counted:
         return torch_backend.kernelfarm(gm, inputs, options={"strict": True})
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", WHOLE_GRAPHS)
 def test_real_inputs_are_one_graph_and_as_exact_as_eager(name: str, endpoint: str) -> None:
     source, backend = WHOLE_GRAPHS[name](), Counted()

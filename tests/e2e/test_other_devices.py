@@ -10,8 +10,7 @@ from examples.real_inputs import h
 from kernelfarm.errors import CallerError
 
 
-@pytest.mark.vendors("cuda")
-def test_a_model_compiles_for_a_device_that_is_not_here(endpoint, tmp_path):
+def test_a_model_compiles_for_a_device_that_is_not_here(vendor_endpoint):
     args = (torch.randn(8, 16).half(), torch.randn(8, 16).half())
     compiled = kernelfarm.compile(h, args, targets=["cuda:sm_90a"])
     (kernel, *_) = compiled.programs["cuda:sm_90a"].plan.kernel_names

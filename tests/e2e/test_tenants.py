@@ -1,4 +1,4 @@
-"""Tenants of a running farm, over real sockets: programs, quotas, roles, refusals."""
+"""Tenants of a running farm, over real sockets: programs, quotas, roles and refusals."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from kernelfarm.cli import make_app
 from kernelfarm.errors import (
     BytesQuotaError,
     CallerError,
@@ -32,12 +30,13 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import compile_service_pb2_grpc as api_grpc
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
+from tests.support.command_line import run_command
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.small_graphs import h_request, slow_request
 from tests.support.tenants_farm import Caller, TenantFarm, binary_of, counted, set_quota
 
 
-def test_a_tenant_hits_its_own_programs_and_never_anothers(tenant_farm: TenantFarm) -> None:
+def test_a_tenant_hits_only_its_own_programs(tenant_farm: TenantFarm) -> None:
     acme, beta = tenant_farm.caller("acme"), tenant_farm.caller("beta")
     request = h_request(301, 24)
     first = acme.compile(request)
@@ -50,12 +49,12 @@ def test_a_tenant_hits_its_own_programs_and_never_anothers(tenant_farm: TenantFa
     assert acme.read(binary_of(first))
     theirs = beta.compile(request)
     assert (theirs.outcome, theirs.codegen_jobs) == (api.CACHE_OUTCOME_MISS, first.codegen_jobs)
-    assert theirs.key == first.key, "clients know the key of what they ask for"
+    assert theirs.key == first.key, "clients know the key of the program that they request"
     explained = beta.cache("ExplainMiss", cache_api.ExplainMissRequest(key=b"x" * 32))
     assert explained.nearest_key == b""
 
 
-def test_what_a_tenant_gets_is_signed_for_it_alone(tenant_farm: TenantFarm) -> None:
+def test_a_program_is_signed_for_its_tenant(tenant_farm: TenantFarm) -> None:
     request = h_request(302, 24)
     request.wants_signed = True
     signed = tenant_farm.caller("acme").compile(request).signed
@@ -69,11 +68,11 @@ def test_what_a_tenant_gets_is_signed_for_it_alone(tenant_farm: TenantFarm) -> N
     reported = tenant_farm.caller("acme").capabilities()
     assert (reported.namespace, reported.shared_namespace) == ("default/acme", "default/shared")
     assert (reported.needs_credentials, reported.is_encrypted) == (True, False)
-    stranger = Caller(tenant_farm.farm.endpoint, "").capabilities()
-    assert (stranger.namespace, stranger.needs_credentials) == ("", True)
+    anonymous = Caller(tenant_farm.farm.endpoint, "").capabilities()
+    assert (anonymous.namespace, anonymous.needs_credentials) == ("", True)
 
 
-def test_what_warmers_compile_is_everybodys_and_only_warmers_add_to_it(
+def test_every_tenant_finds_programs_of_warmers_and_only_warmers_publish_them(
     tenant_farm: TenantFarm,
 ) -> None:
     warmer, beta = tenant_farm.caller("acme", Role.WARMER), tenant_farm.caller("beta")
@@ -103,21 +102,22 @@ def test_a_tenants_own_program_takes_the_kernels_that_warmers_published(
     assert (found.outcome, found.codegen_jobs) == (api.CACHE_OUTCOME_MISS, 0)
     assert found.key != warmed.key and binary_of(found) == binary_of(warmed)
     assert beta.read(binary_of(found))
-    # It is the tenant's own: what becomes of the shared part's entries does not touch its blobs.
+    # It is the tenant's own: changes to the shared namespace do not affect its blobs.
     administrator.cache("Sweep", cache_api.SweepRequest())
     assert beta.compile(own).outcome == api.CACHE_OUTCOME_HIT
     administrator.cache("Invalidate", cache_api.InvalidateRequest(tags=["tenant:shared"]))
-    assert beta.compile(own).codegen_jobs > 0, "it was made of what is stale now"
+    assert beta.compile(own).codegen_jobs > 0, "its kernel is stale now"
 
 
 def test_a_reader_finds_and_does_not_publish(tenant_farm: TenantFarm) -> None:
     reader = tenant_farm.caller("acme", Role.READER)
+    refused = counted(tenant_farm, "refused_read_only_role", "acme")
     request = h_request(305, 24)
     with pytest.raises(ReadOnlyRoleError, match="role may only read"):
         reader.compile(request)
     tenant_farm.caller("acme").compile(request)
     assert reader.compile(request).outcome == api.CACHE_OUTCOME_HIT
-    assert counted(tenant_farm, "refused_read_only_role", "acme") == 1
+    assert counted(tenant_farm, "refused_read_only_role", "acme") == refused + 1
 
 
 def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: TenantFarm) -> None:
@@ -125,6 +125,8 @@ def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: Tenan
         tenant_farm.caller("acme"),
         tenant_farm.caller("acme", Role.ADMINISTRATOR),
     )
+    denied = counted(tenant_farm, "refused_permission_denied", "acme")
+    refused = counted(tenant_farm, "refused_other_tenant", "acme")
     for method, asked in (
         ("Invalidate", cache_api.InvalidateRequest(tags=["op:none"])),
         ("Sweep", cache_api.SweepRequest()),
@@ -139,13 +141,13 @@ def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: Tenan
         administrator.usage("nobody")
     assert member.usage().tenant == member.usage("acme").tenant == "acme"
     assert administrator.usage("beta").tenant == "beta"
-    assert counted(tenant_farm, "refused_permission_denied", "acme") >= 2
-    assert counted(tenant_farm, "refused_other_tenant", "acme") == 2
+    assert counted(tenant_farm, "refused_permission_denied", "acme") == denied + 2
+    assert counted(tenant_farm, "refused_other_tenant", "acme") == refused + 2
     with pytest.raises(PermissionDeniedError, match="role reader or member or warmer"):
         administrator.compile(h_request(306, 24))
 
 
-def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_parts(
+def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_namespaces(
     tenant_farm: TenantFarm,
 ) -> None:
     request = h_request(307, 24)
@@ -160,7 +162,9 @@ def test_one_invalidation_reaches_every_tenant_and_a_sweep_all_parts(
     assert administrator.usage("beta").spaces[0].entries > 0
 
 
-def test_watchers_hear_of_their_own_and_the_shared_part_alone(tenant_farm: TenantFarm) -> None:
+def test_watchers_receive_events_of_their_own_and_the_shared_namespace_alone(
+    tenant_farm: TenantFarm,
+) -> None:
     administrator = tenant_farm.caller("acme", Role.ADMINISTRATOR)
     metadata = (("authorization", f"Bearer {tenant_farm.tokens['beta', Role.READER]}"),)
     with open_blocking_channel(tenant_farm.farm.endpoint) as channel:
@@ -183,6 +187,8 @@ def test_watchers_hear_of_their_own_and_the_shared_part_alone(tenant_farm: Tenan
 
 def test_wrong_and_missing_tokens_are_refused_and_counted(tenant_farm: TenantFarm) -> None:
     endpoint, request = tenant_farm.farm.endpoint, h_request(308, 24)
+    names = ("refused_credentials_missing", "refused_token_unknown")
+    before = [counted(tenant_farm, name) for name in names]
     for token, kind in (
         ("", UnauthenticatedError),
         (new_token(frozenset({Role.MEMBER}))[0], UnknownTokenError),
@@ -190,12 +196,13 @@ def test_wrong_and_missing_tokens_are_refused_and_counted(tenant_farm: TenantFar
         with pytest.raises(KernelfarmError) as caught:
             Caller(endpoint, token).compile(request)
         assert type(caught.value) is kind
-    assert counted(tenant_farm, "refused_credentials_missing") == 1
-    assert counted(tenant_farm, "refused_token_unknown") == 1
+    assert [counted(tenant_farm, name) for name in names] == [count + 1 for count in before]
 
 
 def test_quotas_on_entries_and_bytes_refuse_without_a_delay(tenant_farm: TenantFarm) -> None:
     poor = tenant_farm.caller("poor")
+    names = ("refused_quota_entries", "refused_quota_bytes")
+    before = [counted(tenant_farm, name, "poor") for name in names]
     poor.compile(h_request(309, 24))
     held = poor.usage()
     assert held.held_entries >= 2 and held.held_bytes > 1000
@@ -210,51 +217,47 @@ def test_quotas_on_entries_and_bytes_refuse_without_a_delay(tenant_farm: TenantF
         assert poor.compile(h_request(309, 24)).outcome == api.CACHE_OUTCOME_HIT
     set_quota(tenant_farm, "poor", Quota())
     assert poor.compile(h_request(310, 24)).outcome == api.CACHE_OUTCOME_MISS
-    assert counted(tenant_farm, "refused_quota_entries", "poor") == 1
-    assert counted(tenant_farm, "refused_quota_bytes", "poor") == 1
+    assert [counted(tenant_farm, name, "poor") for name in names] == [n + 1 for n in before]
 
 
-def test_the_command_line_tells_usage_beside_limits(
+def test_the_command_line_shows_usage_and_limits(
     tenant_farm: TenantFarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KERNELFARM_TOKEN", tenant_farm.tokens["acme", Role.READER])
     tenant_farm.caller("acme").compile(h_request(312, 24))
 
-    def run(*arguments: str) -> str:
-        ended = CliRunner().invoke(
-            make_app(), ["usage", "--endpoint", tenant_farm.farm.endpoint, *arguments]
-        )
-        if ended.exception is not None:
-            raise ended.exception
-        return ended.stdout
-
-    assert "tenant acme, now:" in run() and "of unlimited bytes" in run()
+    command = ("usage", "--endpoint", tenant_farm.farm.endpoint)
+    shown = run_command(*command)
+    assert "tenant acme, now:" in shown and "of unlimited bytes" in shown
     with pytest.raises(OtherTenantError):
-        run("--tenant", "beta")
+        run_command(*command, "--tenant", "beta")
     monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", tenant_farm.tokens["acme", Role.ADMINISTRATOR])
-    assert "tenant beta, now:" in run("--tenant", "beta")
+    assert "tenant beta, now:" in run_command(*command, "--tenant", "beta")
 
 
-def test_a_quota_of_flights_refuses_with_a_delay_and_costs_no_attempt(
+def test_a_quota_of_compilations_refuses_with_a_delay_and_costs_no_attempt(
     tenant_farm: TenantFarm,
 ) -> None:
     set_quota(tenant_farm, "poor", Quota(max_compiles=1))
     poor = tenant_farm.caller("poor")
+    refused = counted(tenant_farm, "refused_quota_compiles", "poor")
     request = h_request(311, 24)
     request.targets[:] = ["cpu:x86-64-v3", "cpu:x86-64-v4"]
     with pytest.raises(CompilesQuotaError, match="1 compilations of tenant 'poor'") as caught:
         poor.compile(request)
     assert caught.value.retry_after_s == 1.0
-    wait_until(lambda: poor.usage().compiles_in_flight == 0, TIMEOUT_S, "the flight's end")
+    wait_until(
+        lambda: poor.usage().compiles_in_flight == 0, TIMEOUT_S, "the end of the compilation"
+    )
     for target in ("cpu:x86-64-v3", "cpu:x86-64-v4"):
         request.targets[:] = [target]
         assert poor.compile(request).target == target
     set_quota(tenant_farm, "poor", Quota())
-    assert counted(tenant_farm, "refused_quota_compiles", "poor") == 1
+    assert counted(tenant_farm, "refused_quota_compiles", "poor") == refused + 1
     assert counted(tenant_farm, "quarantined", "poor") == 0
 
 
-def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(
+def test_a_request_that_waits_for_an_in_flight_build_does_not_count(
     tenant_farm: TenantFarm,
 ) -> None:
     set_quota(tenant_farm, "poor", Quota(max_compiles=1))
@@ -264,22 +267,22 @@ def test_who_waits_for_a_program_that_is_being_compiled_takes_no_place(
         tenant_farm.farm.endpoint, None, tenant_farm.tokens["poor", Role.MEMBER]
     ) as own:
         events = api_grpc.CompileServiceStub(own).Compile(request, timeout=TIMEOUT_S)
-        assert any(event.stage.stage == "decompose" for event in events)  # it leads
+        assert any(event.stage.stage == "decompose" for event in events)  # it holds the lease
         assert poor.compile(request).outcome == api.CACHE_OUTCOME_MERGED
         assert [e for e in events if e.WhichOneof("event") == "program"]
     set_quota(tenant_farm, "poor", Quota())
     assert counted(tenant_farm, "refused_quota_compiles", "poor") == refused
 
 
-def test_a_bad_tenants_file_changes_nothing_and_is_told(tenant_farm: TenantFarm) -> None:
+def test_a_bad_tenants_file_changes_nothing_and_is_logged(tenant_farm: TenantFarm) -> None:
     good = tenant_farm.path.read_bytes()
     tenant_farm.path.write_text("format = 1\n[tenants.acme]\n")
 
-    def is_told() -> bool:
-        counts = counted(tenant_farm, "tenants_file_errors") >= 1  # each call looks at the file
+    def is_logged() -> bool:
+        counts = counted(tenant_farm, "tenants_file_errors") >= 1  # each call checks the file
         return counts and "the salt is not 32 bytes" in tenant_farm.farm.log("frontend")
 
-    wait_until(is_told, TIMEOUT_S, "the fault")
+    wait_until(is_logged, TIMEOUT_S, "the fault")
     assert tenant_farm.caller("acme").usage().tenant == "acme"
     tenant_farm.path.write_bytes(good)
 

@@ -1,4 +1,4 @@
-"""Many processes that want one cold program at the same moment, over real connections."""
+"""Many processes that request one new program at the same moment, over real connections."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from kernelfarm.v1.manifest_pb2 import CACHE_SPACE_PROGRAMS
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 
 PROCESSES = 4
-# The only kernel is a chain of so many functions.
+# The length of the chain of functions that is the only kernel.
 LINKS = 8
 
 
-def test_a_herd_of_200_requests_compiles_a_program_once(farm: Farm) -> None:
-    check_herd(farm, 200, LINKS)
+def test_200_equal_requests_at_once_compile_a_program_once(farm: Farm) -> None:
+    check_burst(farm, 200, LINKS)
 
 
 @pytest.mark.slow
-def test_a_herd_of_1000_requests_at_two_gateways_compiles_a_program_once(tmp_path: Path) -> None:
+def test_1000_equal_requests_at_two_gateways_compile_a_program_once(tmp_path: Path) -> None:
     with running_farm(tmp_path / "farm", KERNELFARM_FRONTEND_PROCESSES="2") as farm:
-        check_herd(farm, 1000, LINKS + 1)
+        check_burst(farm, 1000, LINKS + 1)
 
 
-def check_herd(farm: Farm, calls: int, links: int) -> None:
+def check_burst(farm: Farm, calls: int, links: int) -> None:
     before, misses = published(farm.endpoint), missed(farm.endpoint)
-    command = (sys.executable, "-m", "tests.e2e.herd_client", farm.endpoint)
-    herd = [
+    command = (sys.executable, "-m", "tests.e2e.burst_client", farm.endpoint)
+    clients = [
         subprocess.Popen(
             (*command, str(calls // PROCESSES), str(links)),
             stdin=subprocess.PIPE,
@@ -45,18 +45,18 @@ def check_herd(farm: Farm, calls: int, links: int) -> None:
         for _ in range(PROCESSES)
     ]
     try:
-        for process in herd:
+        for process in clients:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        with stopped(farm.pids("worker-cpu")):  # nothing is made before all have asked
-            for process in herd:
+        with stopped(farm.pids("worker-cpu")):  # nothing is compiled before all requests arrived
+            for process in clients:
                 assert process.stdin is not None
                 process.stdin.write("go\n")
                 process.stdin.flush()
-            wait_until(lambda: missed(farm.endpoint) == misses + calls, TIMEOUT_S, "the whole herd")
-        answers = [json.loads(process.communicate(timeout=280)[0]) for process in herd]
+            wait_until(lambda: missed(farm.endpoint) == misses + calls, TIMEOUT_S, "all requests")
+        answers = [json.loads(process.communicate(timeout=280)[0]) for process in clients]
     finally:
-        for process in herd:
+        for process in clients:
             process.kill()
             process.wait()
     outcomes: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def check_herd(farm: Farm, calls: int, links: int) -> None:
 
 @contextmanager
 def stopped(pids: list[int]) -> Iterator[None]:
-    """Stops processes, with their children, while the block runs."""
+    """Stops processes and their children while the block runs."""
     parents = [psutil.Process(pid) for pid in pids]
     processes = parents + [child for parent in parents for child in parent.children(recursive=True)]
     try:
@@ -85,14 +85,14 @@ def stopped(pids: list[int]) -> Iterator[None]:
 
 
 def missed(endpoint: str) -> int:
-    """Programs that were looked for in vain so far."""
+    """How many look-ups of programs have missed so far."""
     with CacheAdmin(endpoint) as admin:
         (programs,) = (s for s in admin.usage().spaces if s.space == CACHE_SPACE_PROGRAMS)
     return programs.counters["misses"]
 
 
 def published(endpoint: str) -> dict[int, int]:
-    """Publications so far, by key space."""
+    """How many publications there were so far, by key space."""
     with CacheAdmin(endpoint) as admin:
         usage = admin.usage()
     return {space.space: space.counters["published"] for space in usage.spaces}

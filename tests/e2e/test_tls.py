@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from kernelfarm.service.tenants.toml_file import write_tenants
 from kernelfarm.signing.key_files import PUBLIC_KEYS
 from tests.support.certificates import Authority, Pair
 from tests.support.farm import TIMEOUT_S, Farm, running_farm
+from tests.support.ports import reserved_port
 from tests.support.small_graphs import CPU, h_graph
 
 MEMBER = frozenset({Role.MEMBER})
@@ -35,7 +35,7 @@ MEMBER = frozenset({Role.MEMBER})
 
 @dataclass(frozen=True)
 class SecureFarm:
-    """A farm with a door for tokens and one for certificates."""
+    """A farm with a listener for tokens and one for certificates."""
 
     farm: Farm
     certificate_endpoint: str
@@ -45,7 +45,7 @@ class SecureFarm:
     token: str
 
     def settings(self, **changes: object) -> ClientSettings:
-        """A client's settings: the CA that it believes, the keys that it pins."""
+        """A client's settings: the CA that it trusts, and the keys that it pins."""
         stated: dict[str, object] = {
             "endpoint": self.farm.endpoint,
             "ca_file": self.servers.ca_file,
@@ -65,7 +65,7 @@ class SecureFarm:
 
 @pytest.fixture(scope="module")
 def secure_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureFarm]:
-    folder = tmp_path_factory.mktemp("castle")
+    folder = tmp_path_factory.mktemp("tls")
     servers, clients = Authority(folder / "servers"), Authority(folder / "clients")
     server, path = servers.issue_server(), folder / "tenants.toml"
     token, stored = new_token(MEMBER)
@@ -73,18 +73,17 @@ def secure_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureFarm
     write_tenants(
         path, TenantDirectory([Tenant("acme", b"a" * 32, tokens=(stored,), certificates=named)])
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        door = f"127.0.0.1:{free.getsockname()[1]}"
     environment = {
         "KERNELFARM_TENANTS_FILE": str(path),
         "KERNELFARM_TLS_CERT_FILE": str(server.cert_file),
         "KERNELFARM_TLS_KEY_FILE": str(server.key_file),
         "KERNELFARM_CLIENT_CA_FILE": str(clients.ca_file),
-        "KERNELFARM_FRONTEND_MTLS_LISTEN": door,
     }
-    with running_farm(folder / "farm", "cpu", **environment) as farm:
-        yield SecureFarm(farm, door, server, servers, clients, token)
+    with reserved_port() as port:
+        listener = f"127.0.0.1:{port}"
+        environment["KERNELFARM_FRONTEND_MTLS_LISTEN"] = listener
+        with running_farm(folder / "farm", "cpu", **environment) as farm:
+            yield SecureFarm(farm, listener, server, servers, clients, token)
 
 
 def outcome(settings: ClientSettings, rows: int) -> str:
@@ -94,7 +93,7 @@ def outcome(settings: ClientSettings, rows: int) -> str:
         return found.outcome
 
 
-def test_one_tenant_comes_in_by_token_and_by_certificate(secure_farm: SecureFarm) -> None:
+def test_one_tenant_authenticates_by_token_and_by_certificate(secure_farm: SecureFarm) -> None:
     pair = secure_farm.clients.issue("acme.example")
     assert outcome(secure_farm.settings(token=secure_farm.token), 401) == "miss"
     assert outcome(secure_farm.by_certificate(pair), 401) == "hit"
@@ -107,17 +106,19 @@ def test_one_tenant_comes_in_by_token_and_by_certificate(secure_farm: SecureFarm
     )
 
 
-def test_a_token_may_lie_in_a_file(secure_farm: SecureFarm, tmp_path: Path) -> None:
+def test_a_token_may_be_in_a_file(secure_farm: SecureFarm, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{secure_farm.token}\n")
     assert outcome(secure_farm.settings(token_file=tmp_path / "token"), 402) == "miss"
 
 
-def test_strangers_stay_outside_and_are_told_why(secure_farm: SecureFarm, tmp_path: Path) -> None:
+def test_other_credentials_are_refused_with_the_reason(
+    secure_farm: SecureFarm, tmp_path: Path
+) -> None:
     forged = Authority(tmp_path / "forged").issue("acme.example")
     for settings, kind in (
         (secure_farm.settings(token=new_token(MEMBER)[0]), UnknownTokenError),
         (
-            secure_farm.by_certificate(secure_farm.clients.issue("stranger.example")),
+            secure_farm.by_certificate(secure_farm.clients.issue("other.example")),
             UnknownCertificateError,
         ),
         (secure_farm.by_certificate(forged), UnavailableError),
@@ -129,7 +130,7 @@ def test_strangers_stay_outside_and_are_told_why(secure_farm: SecureFarm, tmp_pa
         assert isinstance(caught.value, kind), str(caught.value)
 
 
-def test_a_probe_believes_the_servers_own_certificate(
+def test_a_probe_trusts_the_servers_own_certificate(
     secure_farm: SecureFarm, capsys: pytest.CaptureFixture[str]
 ) -> None:
     endpoint = secure_farm.farm.endpoint
@@ -140,18 +141,18 @@ def test_a_probe_believes_the_servers_own_certificate(
     assert "no service at" in capsys.readouterr().err
 
 
-async def test_rooms_show_each_other_certificates(tmp_path: Path) -> None:
-    rooms, others = Authority(tmp_path / "rooms"), Authority(tmp_path / "others")
-    pair = rooms.issue_server()
+async def test_services_show_each_other_certificates(tmp_path: Path) -> None:
+    services, others = Authority(tmp_path / "services"), Authority(tmp_path / "others")
+    pair = services.issue_server()
     settings = ServiceSettings(
         internal_cert_file=pair.cert_file,
         internal_key_file=pair.key_file,
-        internal_ca_file=rooms.ca_file,
+        internal_ca_file=services.ca_file,
     )
-    stranger = others.issue_server()
-    changed = {"internal_cert_file": stranger.cert_file, "internal_key_file": stranger.key_file}
-    door = Listener("127.0.0.1:0", settings.internal_server_tls())
-    server = await start_server([door], [], settings)
+    other = others.issue_server()
+    changed = {"internal_cert_file": other.cert_file, "internal_key_file": other.key_file}
+    listener = Listener("127.0.0.1:0", settings.internal_server_tls())
+    server = await start_server([listener], [], settings)
     try:
         for known, is_served in (
             (settings.internal_channel_tls(), True),
@@ -164,7 +165,7 @@ async def test_rooms_show_each_other_certificates(tmp_path: Path) -> None:
                 if is_served:
                     assert await check(b"", timeout=TIMEOUT_S) == b"\x08\x01"
                     continue
-                with pytest.raises(UnavailableError), translated_errors("the room"):
+                with pytest.raises(UnavailableError), translated_errors("the service"):
                     await check(b"", timeout=TIMEOUT_S)
     finally:
         await server.drain(0)

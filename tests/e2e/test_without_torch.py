@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from tests.support.calls import compile_at
-from tests.support.farm import ACCELERATORS, Farm
+from tests.support.farm import Farm
 from tests.support.small_graphs import h_request
 
 TARGETS = ("cpu:x86-64-v4", "cuda:sm_80", "rocm:gfx90a", "ascend:910b")
@@ -30,14 +29,13 @@ assert not heavy, heavy
 """
 
 
-@pytest.mark.vendors(*ACCELERATORS)
-def test_a_farm_serves_every_vendor_without_torch(farm: Farm, without_torch: Path) -> None:
-    programs = compile_at(farm.endpoint, h_request(56, 104, *TARGETS)).programs
+def test_a_farm_serves_every_vendor_without_torch(vendor_farm: Farm, without_torch: Path) -> None:
+    programs = compile_at(vendor_farm.endpoint, h_request(56, 104, *TARGETS)).programs
     assert sorted(program.target for program in programs) == sorted(TARGETS)
     assert all(program.artifacts and program.codegen_jobs for program in programs)
-    children = [psutil.Process(pid) for pid in farm.pids("")]
+    children = [psutil.Process(pid) for pid in vendor_farm.pids("")]
     python = {child.pid for child in children if "python" in child.name()}
-    assert len(python) >= 3 + len(TARGETS)  # three rooms, one worker for each vendor
+    assert len(python) >= 3 + len(TARGETS)  # three services, one worker for each vendor
     assert python <= {int(path.stem) for path in without_torch.glob("*.pid")}
 
 

@@ -1,7 +1,11 @@
-"""Calls of a server that is killed again and again: run with `-m`, and how often."""
+"""Calls of a server that is killed again and again: `python -m tests.faults.killed_server_calls N`.
+
+Exits with the number of calls that never ended.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -11,8 +15,8 @@ from collections import Counter
 
 import grpc
 
-from benchmarks.cache.gateways import free_port
 from kernelfarm.service.channels import open_blocking_channel
+from tests.support.ports import reserved_port
 
 CALLERS = 16
 
@@ -39,7 +43,7 @@ asyncio.run(main())
 
 
 class Callers:
-    """Threads that call for ever; `began_s` tells since when each waits."""
+    """Threads that call until `end`; `began_s` holds when the present call of each began."""
 
     def __init__(self, address: str) -> None:
         self.began_s: dict[int, float] = {}
@@ -67,8 +71,12 @@ class Callers:
 
 def call_under_kills(kills: int) -> int:
     """How many calls never ended while their server was killed so often."""
-    address, dice = f"127.0.0.1:{free_port()}", random.Random(3)
-    callers = Callers(address)
+    with reserved_port() as port:
+        return _call_under_kills(f"127.0.0.1:{port}", kills)
+
+
+def _call_under_kills(address: str, kills: int) -> int:
+    callers, dice = Callers(address), random.Random(3)
     for _ in range(kills):
         command = [sys.executable, "-c", SERVER, address]
         server = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -84,3 +92,7 @@ def call_under_kills(kills: int) -> int:
         time.sleep(0.1)
     print(dict(callers.statuses), "never ended:", len(callers.began_s), flush=True)
     return len(callers.began_s)
+
+
+if __name__ == "__main__":
+    os._exit(min(call_under_kills(int(sys.argv[1])), 100))  # without waiting for the threads

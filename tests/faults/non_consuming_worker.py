@@ -1,6 +1,6 @@
-"""A worker that no longer asks the broker after SIGUSR2: run with `-m`.
+"""A worker that stops to poll the broker on SIGUSR2: run with `-m`.
 
-That is how a worker looks whose consumer lost count of its messages, whatever the cause is.
+It behaves like a worker whose consumer lost count of its messages.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MODEL = "model:watched@1"
 
 
 class Caches:
-    """A primary, its replica, and what leads the farm to one of them."""
+    """A primary, its replica, and the proxy that forwards the farm to one of them."""
 
     def __init__(self, folder: Path, running: ExitStack) -> None:
         self._folder = folder
@@ -42,7 +42,7 @@ class Caches:
         return self._running.enter_context(redis_process(find_server(), home)), home
 
     def add_replica(self) -> None:
-        """Starts a server that follows the primary."""
+        """Starts a replica of the primary."""
         self.replica, self._home = self._start()
         replicate(self.replica, self.primary, self._folder)
 
@@ -63,14 +63,14 @@ def all_caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caches]:
 
 @pytest.fixture
 def caches(all_caches: Caches) -> Caches:
-    """The caches, of which one may be lost."""
+    """A primary with a new replica."""
     all_caches.add_replica()
     return all_caches
 
 
 @pytest.fixture(scope="module")
 def failing_farm(all_caches: Caches, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of two gateways on those caches; it outlives what each test does to it."""
+    """A farm of two gateways on those caches."""
     data_dir, url = tmp_path_factory.mktemp("farm"), all_caches.proxy.url
     with running_farm(data_dir, frontends=2, KERNELFARM_CACHE_URL=url) as farm:
         yield farm
@@ -81,13 +81,16 @@ def found(process: NewProcess, number: float) -> LoadedProgram:
 
 
 def stale(program: LoadedProgram) -> None:
-    wait_until(lambda: not program.validity.is_valid, TIMEOUT_S, "word of the invalidation")
+    wait_until(lambda: not program.validity.is_valid, TIMEOUT_S, "the invalidation to arrive")
 
 
 def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
     failing_farm: Farm, caches: Caches, tmp_path: Path
 ) -> None:
-    settings = {"model": "watched@1", "mode": "strict"}  # asks again at once
+    settings = {
+        "model": "watched@1",
+        "mode": "strict",
+    }  # so that it requests the program again at once
     process = new_process(failing_farm.endpoint, tmp_path / "disk", **settings)
     with closing(process.access.watch) as watch, CacheAdmin(failing_farm.endpoint) as admin:
         first = found(process, 1.5)
@@ -96,7 +99,7 @@ def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
         before = found(process, 1.5)
         assert before.manifest.epoch > first.manifest.epoch
         assert watch.invalidations is not None
-        token, old_life = watch.invalidations.resume_token, watch.invalidations.incarnation
+        token, former = watch.invalidations.resume_token, watch.invalidations.incarnation
 
         # The last invalidation before the primary dies does not reach the replica.
         caches.replica.replicaof("NO", "ONE")
@@ -109,9 +112,11 @@ def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
             found(process, 1.5)
 
         caches.promote_replica()
-        wait_until(lambda: watch.invalidations.incarnation != old_life, TIMEOUT_S, "the new life")
+        wait_until(
+            lambda: watch.invalidations.incarnation != former, TIMEOUT_S, "the new incarnation"
+        )
         assert (
-            old_life in watch.invalidations.former
+            former in watch.invalidations.former
             and watch.invalidations.base == watch.invalidations.epoch
         )
         after = found(process, 1.5)
@@ -129,7 +134,7 @@ def test_a_process_that_starts_after_a_failover_takes_nothing_from_its_disk(
 ) -> None:
     before = found(new_process(failing_farm.endpoint, tmp_path / "disk"), 2.5)
     process = new_process(failing_farm.endpoint, tmp_path / "disk")
-    process.access.watch.close()  # nobody of this machine hears of the failover
+    process.access.watch.close()  # so that no process of this machine receives the failover
     caches.kill_primary()
     caches.promote_replica()
     wait_until(lambda: is_answered(failing_farm), TIMEOUT_S, "the farm")
@@ -150,14 +155,17 @@ def is_answered(farm: Farm) -> bool:
     return True
 
 
-def test_a_client_hears_of_invalidations_whichever_gateway_is_killed(
+def test_a_client_receives_invalidations_whichever_gateway_is_killed(
     failing_farm: Farm, tmp_path: Path
 ) -> None:
-    settings = {"model": "watched@1", "mode": "strict"}  # asks again at once
+    settings = {
+        "model": "watched@1",
+        "mode": "strict",
+    }  # so that it requests the program again at once
     process = new_process(failing_farm.endpoint, tmp_path / "disk", **settings)
     with closing(process.access.watch) as watch:
         wait_until(lambda: watch.is_live, TIMEOUT_S, "the watch")
-        for number in (0, 1):  # one of them is the one that it watches
+        for number in (0, 1):  # the client watches one of them
             program = found(process, 3.5)
             (killed,) = failing_farm.pids(f"frontend-{number}")
             os.kill(killed, signal.SIGKILL)

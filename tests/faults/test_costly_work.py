@@ -1,4 +1,4 @@
-"""Work that takes too long, or ends its process: nobody else waits, and the farm goes on."""
+"""Work that takes too long, or whose process ends: other callers do not wait for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 
 import grpc
 import psutil
@@ -23,7 +22,8 @@ from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.calls import compile_at, stub_of
 from tests.support.costly_graphs import cat_graph, long_graph, request_of
-from tests.support.farm import TIMEOUT_S, Farm, is_running, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.processes import is_running
 from tests.support.small_graphs import CPU, h_request
 
 MOST_NODES = 50_000
@@ -33,7 +33,7 @@ rows = count(1000)
 
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm that these tests may hurt."""
+    """A farm that these tests hurt; the last one stops it."""
     with running_farm(tmp_path_factory.mktemp("costly"), KERNELFARM_DRAIN_GRACE_S="2") as started:
         yield started
 
@@ -46,7 +46,7 @@ def work_processes(farm: Farm, service: str) -> list[psutil.Process]:
 
 
 def busy(farm: Farm, service: str) -> list[psutil.Process]:
-    """Those that have used a tenth of a second or more."""
+    """The work processes that have used more than a tenth of a second of processor time."""
     found = []
     for process in work_processes(farm, service):
         try:
@@ -64,7 +64,7 @@ def new_program_compiles(farm: Farm) -> None:
 
 @contextmanager
 def compiling(farm: Farm, *requests: api.CompileRequest) -> Iterator[list[grpc.Call]]:
-    """Calls that wait for these requests; cancelled at the end."""
+    """Calls with these requests, which run; cancelled at the end."""
     with stub_of(farm.endpoint) as stub:
         calls = [stub.Compile(request, timeout=TIMEOUT_S) for request in requests]
         try:
@@ -74,7 +74,7 @@ def compiling(farm: Farm, *requests: api.CompileRequest) -> Iterator[list[grpc.C
                 call.cancel()
 
 
-def test_graphs_whose_work_takes_long_do_not_stop_others(farm: Farm) -> None:
+def test_graphs_whose_work_takes_long_do_not_delay_other_callers(farm: Farm) -> None:
     cats = (request_of(cat_graph(13, columns)) for columns in (1, 2, 3))
     long = (request_of(long_graph(40_000, columns)) for columns in (1, 2, 3))
     with compiling(farm, *cats, *long):
@@ -97,7 +97,7 @@ def test_a_call_that_is_cancelled_frees_its_processor(farm: Farm) -> None:
 
 
 def working(farm: Farm) -> list[int]:
-    """Children that use a processor now."""
+    """Work processes that use a processor now."""
     found = []
     for process in work_processes(farm, "frontend"):
         try:
@@ -128,14 +128,14 @@ def test_a_process_that_is_killed_costs_one_attempt(farm: Farm, service: str) ->
                 os.kill(process.pid, signal.SIGKILL)
             return failed.done()
 
-        wait_until(killed, TIMEOUT_S, "the call hears of it")
+        wait_until(killed, TIMEOUT_S, "the call's error")
     error = failed.result()
     assert isinstance(error, WorkProcessError) and error.status == "UNAVAILABLE", error
     assert error.retry_after_s is not None
     new_program_compiles(farm)
 
 
-def test_readers_explanations_do_not_hold_up_others(farm: Farm) -> None:
+def test_explanations_do_not_delay_other_callers(farm: Farm) -> None:
     graphs = (graph_to_proto(long_graph(MOST_NODES, columns)) for columns in (21, 22, 23, 24))
     requests = [cache_api.ExplainMissRequest(graph=graph, target=CPU) for graph in graphs]
     assert requests[0].ByteSize() > 2_700_000
@@ -148,15 +148,14 @@ def test_readers_explanations_do_not_hold_up_others(farm: Farm) -> None:
             call.cancel()
 
 
-def test_a_farm_that_is_stopped_ends_what_is_not_done_within_the_grace(tmp_path: Path) -> None:
-    with running_farm(tmp_path, KERNELFARM_DRAIN_GRACE_S="1") as farm:
-        cats = (request_of(cat_graph(13, columns)) for columns in (1, 2, 3, 4))
-        long = (request_of(long_graph(40_000, columns)) for columns in (1, 2))
-        with compiling(farm, *cats, *long):
-            wait_until(lambda: bool(busy(farm, "frontend")), TIMEOUT_S, "a child works")
-            ours = [p.pid for name in ("frontend", "optimizer") for p in work_processes(farm, name)]
-            assert farm.stop() == 0
-        reported = (tmp_path / "up.log").read_text()
-        assert "did not drain" not in reported, reported
-        wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "children end with services")
-        assert "Traceback" not in farm.log("frontend") + farm.log("optimizer")
+def test_a_farm_that_is_stopped_ends_unfinished_work_within_the_grace(farm: Farm) -> None:
+    cats = (request_of(cat_graph(13, columns)) for columns in (31, 32, 33, 34))
+    long = (request_of(long_graph(40_000, columns)) for columns in (31, 32))
+    with compiling(farm, *cats, *long):
+        wait_until(lambda: bool(busy(farm, "frontend")), TIMEOUT_S, "a child works")
+        ours = [p.pid for name in ("frontend", "optimizer") for p in work_processes(farm, name)]
+        assert farm.stop() == 0
+    reported = (farm.data_dir / "up.log").read_text()
+    assert "did not drain" not in reported, reported
+    wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "children end with services")
+    assert "Traceback" not in farm.log("frontend") + farm.log("optimizer")

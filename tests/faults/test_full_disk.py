@@ -1,4 +1,4 @@
-"""A service whose log lies on a full disk: it loses lines, and answers."""
+"""A service whose log is on a full disk: it loses lines, and serves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_service_that_cannot_write_its_log_answers_and_drains(tmp_path: Path) 
                 stub.Optimize(pb.OptimizeRequest(target="no:chip"), timeout=TIMEOUT_S)
             assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         service.send_signal(signal.SIGTERM)
-        # Python itself says so at its end when it cannot write the last lines: 120.
+        # Python exits with 120 if it cannot write the last lines.
         assert service.wait(TIMEOUT_S) in {0, 120}
     finally:
         service.kill()

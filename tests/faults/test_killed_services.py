@@ -1,4 +1,4 @@
-"""What happens when a part of the farm dies, hangs, or is told to stop."""
+"""Processes of a farm that are killed, hang, or are asked to stop."""
 
 from __future__ import annotations
 
@@ -8,33 +8,41 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 import grpc
-import psutil
 import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
-from tests.support.calls import compile_at, stub_of
+from tests.support.calls import compile_at, compiles, stub_of
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.processes import is_running, kill_tree, pool_processes
 from tests.support.small_graphs import h_request, slow_request
+
+KINDS = ("redis-broker", "redis-cache", "optimizer", "codegen", "frontend", "worker-cpu-0")
 
 
 @pytest.fixture(scope="module")
 def hurt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of its own for tests that kill parts of it."""
-    with running_farm(tmp_path_factory.mktemp("hurt")) as running:
+    """A farm whose processes these tests hurt; the last test stops it."""
+    settings = {
+        "KERNELFARM_PROBE_EVERY_S": "0.5",
+        "KERNELFARM_HUNG_AFTER_S": "4",
+        "KERNELFARM_LEASE_TTL_S": "3",
+        "KERNELFARM_WORKER_LEASE_TTL_S": "2.5",
+        "KERNELFARM_QUEUED_LEASE_TTL_S": "3",
+    }
+    with running_farm(tmp_path_factory.mktemp("hurt"), workers=2, **settings) as running:
         yield running
 
 
 def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: Farm) -> None:
-    """Beside the start of another worker and the compilation: they are the machine's matter."""
+    """Without the start of another worker and the compilation, which depend on the machine."""
     workers = hurt_farm.children("worker-cpu")
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(compile_at, hurt_farm.endpoint, slow_request())
         wait_until(lambda: len(_events(hurt_farm, "job_begun")) == 1, TIMEOUT_S, "a job")
-        _kill_trees(list(workers.values()))
+        kill_tree(*workers.values())
         _await_back(hurt_farm, workers)
         started = time.monotonic()
         program = call.result().program
@@ -45,41 +53,45 @@ def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: 
     assert len(_events(hurt_farm, "job_begun")) == 2
 
 
-def test_a_killed_room_is_back_and_the_next_request_is_served(hurt_farm: Farm) -> None:
-    for room in ("optimizer", "codegen"):
-        killed = hurt_farm.children(room)
-        os.kill(killed[room], signal.SIGKILL)
-        _await_back(hurt_farm, killed)
-    assert compile_at(hurt_farm.endpoint, h_request(72, 128)).program.artifacts
-
-
-def test_a_program_of_a_killed_frontend_is_taken_over(hurt_farm: Farm) -> None:
-    request = slow_request(60)
-    killed = hurt_farm.children("frontend")
-    with stub_of(hurt_farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
-        for event in stub.Compile(request, timeout=TIMEOUT_S):
-            if event.stage.stage == "codegen":
-                os.kill(killed["frontend"], signal.SIGKILL)
-    assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    _await_back(hurt_farm, killed)
-    again = compile_at(hurt_farm.endpoint, request).program
-    assert again.artifacts
-
-
-def test_killed_servers_come_back_empty_and_the_farm_serves_on(hurt_farm: Farm) -> None:
-    compile_at(hurt_farm.endpoint, h_request(72, 128))
-    killed = hurt_farm.children("redis")
+def test_killed_services_and_servers_come_back_and_programs_are_made_again(
+    hurt_farm: Farm,
+) -> None:
+    request = h_request(72, 128)
+    compile_at(hurt_farm.endpoint, request)
+    killed: dict[str, int] = {}
+    for kind in ("frontend", "optimizer", "codegen", "redis"):
+        killed |= hurt_farm.children(kind)
+    assert len(killed) == 5
     for pid in killed.values():
         os.kill(pid, signal.SIGKILL)
     _await_back(hurt_farm, killed)
+    # The first call may reach a service that cannot reach another one yet.
+    wait_until(lambda: compiles(hurt_farm.endpoint, h_request(71, 128)), TIMEOUT_S, "a compilation")
+    again = compile_at(hurt_farm.endpoint, request).program
+    assert again.artifacts and again.outcome == api.CACHE_OUTCOME_MISS
 
-    def compiled() -> api.ProgramResult:
-        return compile_at(hurt_farm.endpoint, h_request(72, 128)).program
 
-    # The gateway's memory ends within moments, and then the program is made again.
-    is_made = lambda: compiled().outcome == api.CACHE_OUTCOME_MISS  # noqa: E731
-    wait_until(is_made, TIMEOUT_S, "the program is compiled again")
-    assert compiled().artifacts
+def test_stopped_processes_are_reported_and_replaced(hurt_farm: Farm) -> None:
+    """All at once, with the pool of one worker: no replacement waits for another one."""
+    stopped = {kind: hurt_farm.children(kind)[kind] for kind in KINDS}
+    other = hurt_farm.children("worker-cpu-1")["worker-cpu-1"]
+    (pool,) = pool_processes(other)
+    for pid in (*stopped.values(), pool):
+        os.kill(pid, signal.SIGSTOP)
+    reported: set[str] = set()
+
+    def are_back() -> bool:
+        children = hurt_farm.status()["children"]
+        reported.update(kind for kind in KINDS if not children[kind]["ready"])
+        return all(hurt_farm.is_back(kind, pid) for kind, pid in stopped.items())
+
+    wait_until(are_back, TIMEOUT_S, "new processes")
+    assert reported == set(KINDS)
+    has_new_pool = lambda: bool(set(pool_processes(other)) - {pool})  # noqa: E731
+    wait_until(has_new_pool, TIMEOUT_S, "a new pool process")
+    assert hurt_farm.children("worker-cpu-1")["worker-cpu-1"] == other
+    # The first call may reach a service that cannot reach another one yet.
+    wait_until(lambda: compiles(hurt_farm.endpoint, h_request(41, 128)), TIMEOUT_S, "a compilation")
 
 
 def test_a_client_that_leaves_does_not_stop_the_compilation(hurt_farm: Farm) -> None:
@@ -111,7 +123,7 @@ def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> No
     assert first.stage.stage == "import"
     assert rest[-1].program.artifacts
     assert hurt_farm.status()["state"] == "stopped"
-    assert not [pid for pid in pids if _is_alive(pid)]
+    assert not [pid for pid in pids if is_running(pid)]
 
 
 def _await_back(farm: Farm, killed: dict[str, int]) -> None:
@@ -120,24 +132,7 @@ def _await_back(farm: Farm, killed: dict[str, int]) -> None:
 
 
 def _events(farm: Farm, event: str) -> list[dict[str, Any]]:
-    """What the workers' logs told so far of an event."""
+    """All events of this name in the workers' logs so far."""
     logs = [farm.log(name) for name in farm.status()["children"] if name.startswith("worker-cpu")]
     whole = [line for log in logs for line in log.splitlines(keepends=True) if line[-1] == "\n"]
     return [json.loads(line) for line in whole if f'"{event}"' in line]
-
-
-def _kill_trees(pids: list[int]) -> None:
-    """SIGKILL to the workers and to the processes of their pools."""
-    doomed = [psutil.Process(pid) for pid in pids]
-    doomed += [child for parent in doomed for child in parent.children(recursive=True)]
-    for process in doomed:
-        with suppress(psutil.NoSuchProcess):  # what forks compilations takes them with it
-            process.kill()
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True

@@ -1,6 +1,6 @@
-"""A frontend does not believe what other rooms said of another moment: adversaries stand between.
+"""A frontend accepts no stale response of another service: proxies send it such responses.
 
-They pass calls on to real rooms, and change one thing of what these answer.
+The proxies forward calls to the real services, and change one thing in their responses.
 """
 
 from __future__ import annotations
@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import grpc.aio
 import pytest
-import redis
 
 from kernelfarm.cache import KernelCache, Space
 from kernelfarm.errors import UnavailableError
@@ -29,18 +27,16 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
 )
 from kernelfarm.service.channels import channel_options, open_channel, translated_errors
 from kernelfarm.signing import Manifest
-from kernelfarm.signing.key_files import PROGRAM_KEY
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
-from tests.support.codegen_processes import CodegenFarm, codegen_farm, start_service
+from tests.support.codegen_calls import TARGET
+from tests.support.codegen_processes import CodegenFarm, program_farm
 from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
 
-TARGET = "echo:one"
-
 
 class ReplayingEdge(CodegenServiceServicer):
-    """Gives a kernel as it was given first, `replays` times."""
+    """Sends the responses of its first call again, for the next `replays` calls."""
 
     def __init__(self, real: str) -> None:
         self._stub = CodegenServiceStub(open_channel(real))
@@ -52,17 +48,17 @@ class ReplayingEdge(CodegenServiceServicer):
     ) -> AsyncIterator[codegen_service_pb2.BuildKernelsResponse]:
         if self.replays:
             self.replays -= 1
-            for reported in self._first:
-                yield reported
+            for response in self._first:
+                yield response
             return
-        answers = [answer async for answer in self._stub.BuildKernels(request)]
-        self._first = self._first or answers
-        for answer in answers:
-            yield answer
+        responses = [response async for response in self._stub.BuildKernels(request)]
+        self._first = self._first or responses
+        for response in responses:
+            yield response
 
 
 class ReplacedOptimizer(OptimizerServiceServicer):
-    """Is asked for its toolchain just before another one takes its place."""
+    """Reports another toolchain than the one that optimizes, as if it had just been replaced."""
 
     def __init__(self, real: str) -> None:
         self._stub = OptimizerServiceStub(open_channel(real))
@@ -78,19 +74,10 @@ class ReplacedOptimizer(OptimizerServiceServicer):
         return await self._stub.Optimize(request)
 
 
-@pytest.fixture
-def codegen(tmp_path: Path) -> Iterator[CodegenFarm]:
-    """A codegen room with a worker, an optimizer, and the adversaries' sockets before them."""
-    with codegen_farm(tmp_path) as started:
-        started.settings |= {
-            "KERNELFARM_PROGRAM_KEY_FILE": str(tmp_path / "keys" / PROGRAM_KEY),
-            "KERNELFARM_OPTIMIZER_LISTEN": f"unix:{tmp_path}/optimizer",
-            "KERNELFARM_OPTIMIZER_ADDRESS": f"unix:{tmp_path}/optimizer",
-            "KERNELFARM_CODEGEN_ADDRESS": started.address,
-        }
-        started.start_edge()
-        started.start_worker()
-        start_service(started, "optimizer", "optimizer")
+@pytest.fixture(scope="module")
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+    """The services behind a frontend; each test starts a frontend that calls a proxy."""
+    with program_farm(tmp_path_factory.mktemp("stale")) as started:
         yield started
 
 
@@ -106,11 +93,21 @@ async def serving(address: str, add: Callable[[grpc.aio.Server], None]) -> Async
         await server.stop(None)
 
 
-async def compiled(room: CodegenFarm) -> Manifest:
-    """The manifest of the program that the frontend gives."""
-    request = h_request(64, 128, TARGET)
+@asynccontextmanager
+async def replaying_edge(codegen: CodegenFarm, name: str) -> AsyncIterator[ReplayingEdge]:
+    """A proxy before the edge, and the frontend `name` that calls it."""
+    edge = ReplayingEdge(codegen.address)
+    address = f"unix:{codegen.folder}/edge-of-{name}"
+    async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
+        await asyncio.to_thread(codegen.start_service, "frontend", name, codegen_address=address)
+        yield edge
+
+
+async def compiled(codegen: CodegenFarm, name: str, rows: int) -> Manifest:
+    """The manifest of a program from the frontend `name`."""
+    request = h_request(rows, 128, TARGET)
     request.wants_signed = True
-    async with open_channel(f"unix:{room.folder}/front") as channel:
+    async with open_channel(f"unix:{codegen.folder}/{name}") as channel:
         with translated_errors("frontend"):
             async for event in CompileServiceStub(channel).Compile(request, timeout=TIMEOUT_S):
                 if event.WhichOneof("event") == "program":
@@ -118,58 +115,36 @@ async def compiled(room: CodegenFarm) -> Manifest:
     raise AssertionError("no program")
 
 
-async def test_a_kernel_that_was_invalidated_gets_into_no_program(
-    codegen: CodegenFarm, tmp_path: Path
-) -> None:
-    edge = ReplayingEdge(codegen.address)
-    address = f"unix:{tmp_path}/replaying"
-    async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
-        await asyncio.to_thread(
-            start_service, codegen, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
-        )
-        before = await compiled(codegen)
-        made = stats_of(codegen)["k.published"]
+async def invalidate(codegen: CodegenFarm, tag: str) -> int:
+    """Invalidates a tag; the epoch, once every gateway has applied it."""
+    async with KernelCache(codegen.cache.url, space=Space.PROGRAMS) as cache:
+        epoch = await cache.epochs.invalidate([tag])
+        await cache.epochs.wait_for_gateways(epoch)
+    return epoch.number
+
+
+async def test_a_kernel_that_was_invalidated_gets_into_no_program(codegen: CodegenFarm) -> None:
+    async with replaying_edge(codegen, "first") as edge:
+        before = await compiled(codegen, "first", 64)
+        published = codegen.counters()["k.published"]
         bad = next(tag for tag in before.tags if tag.startswith("artifact:"))
-        async with KernelCache(codegen.cache.url, space=Space.PROGRAMS) as cache:
-            epoch = await cache.epochs.invalidate([bad])
-            await cache.epochs.wait_for_gateways(epoch)
-        edge.replays = 1  # as a look-up that was under way might
-        after = await compiled(codegen)
+        epoch = await invalidate(codegen, bad)
+        edge.replays = 1  # as the result of a look-up that began before the invalidation
+        after = await compiled(codegen, "first", 64)
         assert edge.replays == 0
-        assert after.epoch == epoch.number
-        assert stats_of(codegen)["k.published"] == made + 1, "the kernel was not made again"
+        assert after.epoch == epoch
+        assert codegen.counters()["k.published"] == published + 1, "the kernel was not made again"
 
 
-async def test_an_edge_that_goes_on_to_give_what_was_invalidated_is_not_believed(
-    codegen: CodegenFarm, tmp_path: Path
-) -> None:
-    edge = ReplayingEdge(codegen.address)
-    address = f"unix:{tmp_path}/replaying"
-    async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
+async def test_a_program_is_tagged_with_the_optimizer_that_made_it(codegen: CodegenFarm) -> None:
+    optimizer, proxy = f"unix:{codegen.folder}/optimizer", f"unix:{codegen.folder}/replaced"
+    replaced = ReplacedOptimizer(optimizer)
+    async with serving(proxy, lambda s: add_OptimizerServiceServicer_to_server(replaced, s)):
         await asyncio.to_thread(
-            start_service, codegen, "frontend", "front", KERNELFARM_CODEGEN_ADDRESS=address
+            codegen.start_service, "frontend", "second", optimizer_address=proxy
         )
-        await compiled(codegen)
-        async with KernelCache(codegen.cache.url, space=Space.PROGRAMS) as cache:
-            epoch = await cache.epochs.invalidate(["driver:echo"])
-            await cache.epochs.wait_for_gateways(epoch)
-        edge.replays = 1000
-        with pytest.raises(UnavailableError, match="returned invalidated kernels"):
-            await compiled(codegen)
-        assert stats_of(codegen)["p.published"] == 1
-
-
-async def test_a_program_is_tagged_with_the_optimizer_that_made_it(
-    codegen: CodegenFarm, tmp_path: Path
-) -> None:
-    replaced = ReplacedOptimizer(f"unix:{tmp_path}/optimizer")
-    address = f"unix:{tmp_path}/replaced"
-    async with serving(address, lambda s: add_OptimizerServiceServicer_to_server(replaced, s)):
-        await asyncio.to_thread(
-            start_service, codegen, "frontend", "front", KERNELFARM_OPTIMIZER_ADDRESS=address
-        )
-        tags = (await compiled(codegen)).tags
-    async with open_channel(f"unix:{tmp_path}/optimizer") as channel:
+        tags = (await compiled(codegen, "second", 65)).tags
+    async with open_channel(optimizer) as channel:
         made_by = await OptimizerServiceStub(channel).GetToolchain(
             optimizer_service_pb2.GetToolchainRequest()
         )
@@ -179,6 +154,14 @@ async def test_a_program_is_tagged_with_the_optimizer_that_made_it(
     assert {f"pass:{name}" for name in made_by.passes} <= set(tags)
 
 
-def stats_of(room: CodegenFarm) -> dict[str, int]:
-    with redis.Redis.from_url(room.cache.url) as raw:
-        return {name.decode(): int(n) for name, n in raw.hgetall("kf:{default}:stats").items()}
+async def test_a_frontend_gives_up_on_an_edge_that_keeps_sending_what_was_invalidated(
+    codegen: CodegenFarm,
+) -> None:
+    async with replaying_edge(codegen, "third") as edge:
+        published = codegen.counters()["p.published"]
+        await compiled(codegen, "third", 66)
+        await invalidate(codegen, "driver:echo")
+        edge.replays = 1000
+        with pytest.raises(UnavailableError, match="returned invalidated kernels"):
+            await compiled(codegen, "third", 66)
+        assert codegen.counters()["p.published"] == published + 1

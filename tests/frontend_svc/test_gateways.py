@@ -10,7 +10,11 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
-from benchmarks.cache.gateways import (
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.service.probes import is_serving
+from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.gateways import (
     LOOKUP,
     TAG,
     Bench,
@@ -20,10 +24,6 @@ from benchmarks.cache.gateways import (
     running_store,
     serving_pids,
 )
-from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.service.probes import is_serving
-from kernelfarm.v1 import compile_service_pb2 as api
-from tests.support.farm import TIMEOUT_S, wait_until
 
 GATEWAYS = 4
 CONNECTIONS = 24

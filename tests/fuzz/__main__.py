@@ -1,7 +1,7 @@
-"""`python -m tests.fuzz`: fuzzes codecs and rooms in process, then every RPC of a farm.
+"""`python -m tests.fuzz`: fuzzes codecs and services in process, then every RPC of a farm.
 
 Without `--endpoint` it starts a farm of its own. It prints the seed, a table, and each kind of
-failure with one input; inputs that failed are written to `--failures`.
+failure with one input, and writes failing inputs to the folder `--failures`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.fuzz.farm_run import FarmFindings, FarmPlan, fuzz_farm
 from tests.fuzz.farm_state import FarmState
 from tests.fuzz.messages import Rpc, all_rpcs, message_class
 from tests.fuzz.minimize import minimized
-from tests.fuzz.reference_program import check_honest_program
+from tests.fuzz.reference_program import check_new_program
 from tests.fuzz.replay import replay, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
 from tests.fuzz.trial_runner import Limits, Plan, run_trials
@@ -31,11 +31,11 @@ ENOUGH = 10**9
 
 
 def main() -> int:
-    """Fuzzes as the command line asks; 1 if anything failed."""
+    """Fuzzes; the exit status is 1 if anything failed."""
     args = _arguments().parse_args()
     if args.replay or args.minimize:
         return _again(args)
-    # As Ctrl-C: the tables tell what was seen so far.
+    # As Ctrl-C: the tables show the results so far.
     signal.signal(signal.SIGTERM, lambda number, frame: signal.raise_signal(signal.SIGINT))
     print(f"seed {args.seed}", flush=True)
     failed = False
@@ -62,7 +62,7 @@ def _codecs(args: argparse.Namespace) -> bool:
 
 
 def _again(args: argparse.Namespace) -> int:
-    """Takes one input once more, and makes it small if asked to."""
+    """Replays one input, and minimizes it with `--minimize`."""
     path: Path = args.minimize or args.replay
     data, limits, failed = path.read_bytes(), Limits(cpu_s=args.cpu_s), False
     for trial in trials_of(path):
@@ -77,7 +77,7 @@ def _again(args: argparse.Namespace) -> int:
 
 
 def _text_of(trial: Trial, data: bytes) -> str:
-    """A message as text; bytes that are none as they are."""
+    """A message as text; other bytes as a literal."""
     try:
         return str(message_class(trial.message).FromString(data))
     except DecodeError:
@@ -97,12 +97,12 @@ def _rpcs(args: argparse.Namespace) -> FarmFindings:
             state, facts = FarmState(data_dir), known_facts(farm, args.vendors.split(","))
             plan = _plan(args, rpcs, farm.endpoint, state=state, change=facts.change)
             findings = fuzz_farm(plan)
-            state.look()
+            state.measure()
             print(rpc_table(findings), memory_table(state), sep="\n")
             for change in state.changes():
                 findings.failures[change] = ["no input is known"]
                 print("FAILED", change)
-            check_honest_program(farm.endpoint)
+            check_new_program(farm.endpoint)
     return findings
 
 

@@ -1,4 +1,4 @@
-"""Inputs by number: the same seed, kind and number always give the same bytes."""
+"""Inputs by number: seed, type and number determine the bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_TYPES = (
     "kernelfarm.v1.Plan",
     "kernelfarm.v1.Artifact",
 )
-"""Types of which the corpus holds valid messages; requests are made of them."""
+"""Types with valid messages in the corpus; requests are composed of them."""
 
 MAX_MESSAGE_BYTES = 1_500_000
 _BYTES_SHARE = 0.12
@@ -31,7 +31,7 @@ _POOLED = 250
 
 
 def case_bytes(seed: int, number: int, base: bytes, full_name: str) -> bytes:
-    """An input made of a valid message of its type."""
+    """A mutation of a valid message of its type."""
     random = Random(f"{seed}:{full_name}:{number}")
     draw = random.random()
     if draw < _VALID_SHARE:
@@ -41,7 +41,7 @@ def case_bytes(seed: int, number: int, base: bytes, full_name: str) -> bytes:
         return mutate_bytes(base, random.choice(others) if others else b"", random)
     message = message_class(full_name).FromString(base)
     for _ in range(random.choice((1, 1, 1, 2, 2, 3, 5, 12))):
-        # Nested deeper than protobuf copies, or not what earlier changes left: it stays as it is.
+        # Nested deeper than protobuf can copy, or removed by an earlier change: it stays unchanged.
         with suppress(DecodeError, IndexError, ValueError):
             _mutated(message, random)
         if message.ByteSize() > MAX_MESSAGE_BYTES:
@@ -51,7 +51,7 @@ def case_bytes(seed: int, number: int, base: bytes, full_name: str) -> bytes:
 
 @lru_cache(maxsize=1)
 def part_pool() -> PartPool:
-    """Parts of the corpus for crossovers."""
+    """Submessages of the corpus for crossovers."""
     random = Random(1)
     chosen: list[Message] = []
     for full_name in KEPT_TYPES:
@@ -61,7 +61,7 @@ def part_pool() -> PartPool:
 
 
 def _mutated(message: Any, random: Random) -> None:
-    """One change, of the graph that the message is or holds, or of anything in it."""
+    """Changes the graph that the message is or contains, or any other field."""
     field = message.DESCRIPTOR.fields_by_name.get("graph")
     if isinstance(message, Graph):
         _mutated_graph(message, random)
@@ -69,7 +69,7 @@ def _mutated(message: Any, random: Random) -> None:
         mutate(message, part_pool(), random)
     elif field.message_type is not None:
         _mutated_graph(message.graph, random)
-    else:  # a graph that travels as bytes
+    else:  # a serialized graph
         graph = Graph.FromString(message.graph)
         _mutated_graph(graph, random)
         message.graph = graph.SerializeToString()

@@ -1,8 +1,8 @@
-"""Makes the corpus of valid messages: `python -m tests.fuzz.collect_seeds` (minutes, needs torch).
+"""Builds the corpus of valid messages: `python -m tests.fuzz.collect_seeds` (minutes, needs torch).
 
-Graphs are captured from the sample calls of every operator, with static and with symbolic sizes,
-and from small whole models; what the rooms make of some of them gives Prims graphs, kernels, plans
-and artifacts. Fuzzing itself needs no torch.
+Graphs are captured from sample calls of every operator, with static and with symbolic sizes, and
+from small whole models. Some of them are compiled, which gives Prims graphs, kernels, plans and
+artifacts. Fuzzing itself needs no torch.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from tests.support.single_operator import captured_graph
 CPU = "cpu:x86-64-v3"
 MODEL_NAMES = ("llama", "llama-decode", "t5-decoder", "regnet", "lstm")
 MAX_BYTES = 24_000
-"""A larger message is no seed: mutants of small ones are tried more often."""
+"""Larger messages are no seeds: mutations of small ones run faster."""
 
 
 def main() -> None:
-    """Writes every file of the corpus and tells their sizes."""
+    """Writes every file of the corpus and prints their sizes."""
     single = list(_operator_graphs())
     several = [graph_to_proto(graph) for graph in _captured()]
     graphs = [graph for graph in single + several if graph.ByteSize() <= MAX_BYTES]
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _operator_graphs() -> Iterator[graph_pb2.Graph]:
-    """Two graphs with static and two with symbolic sizes for each operator, the shortest ones."""
+    """For each operator the two shortest graphs with static and with symbolic sizes."""
     by_op: dict[tuple[str, bool], list[graph_pb2.Graph]] = {}
     tried: Counter[str] = Counter()
     for call in calls():
@@ -128,7 +128,7 @@ def _made_of(
     list[plan_pb2.Plan],
     list[artifact_pb2.Artifact],
 ]:
-    """What the rooms make of graphs."""
+    """Prims graphs, kernels, plans and artifacts of graphs."""
     prims, kernels, plans, artifacts = [], [], [], []
     built = 0
     for number, message in enumerate(graphs):
@@ -158,7 +158,7 @@ def _artifact(kernel: Kernel) -> artifact_pb2.Artifact:
 
 
 def _chosen(messages: list[Any], form: Callable[[Any], Any], most: int) -> list[Any]:
-    """At most so many messages of each form, the shortest ones."""
+    """The shortest messages of each form, at most `most`."""
     seen: Counter[Any] = Counter()
     kept = []
     for message in sorted(messages, key=lambda m: m.ByteSize()):

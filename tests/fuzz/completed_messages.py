@@ -1,7 +1,7 @@
-"""Completes mutated messages with what only this farm knows, so that they get past the first check.
+"""Completes mutated messages with facts of the farm, so that they pass the first checks.
 
-Traces are signed after they were mutated; keys and digests become those of a program that the farm
-has.
+Traces are signed after the mutation; keys and digests become those of a program in the farm's
+cache.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MUCH = 0.6
 
 @dataclass(frozen=True, slots=True)
 class KnownFacts:
-    """What a client of this farm can know."""
+    """Facts that a client of this farm can know."""
 
     signer: Signer
     program_key: bytes
@@ -44,7 +44,7 @@ class KnownFacts:
     vendors: frozenset[str]
 
     def change(self, rpc: Rpc, data: bytes, random: Random) -> bytes:
-        """The message with true keys, or signed; as it is if it is none."""
+        """The message with valid keys or a signature; bytes that are no message stay unchanged."""
         try:
             message = rpc.request.FromString(data)
         except DecodeError:
@@ -60,7 +60,7 @@ class KnownFacts:
         return message.SerializeToString()
 
     def _aim(self, message: Any) -> bool:
-        """Names targets that the farm has workers for: to learn of others takes half a minute."""
+        """Sets targets that the farm has workers for: calls for others wait half a minute."""
         fields, before = message.DESCRIPTOR.fields_by_name, message.SerializeToString()
         if "target" in fields:
             message.target = self._served(message.target)
@@ -94,7 +94,7 @@ class KnownFacts:
 
 
 def known_facts(farm: Farm, vendors: Iterable[str] = ("cpu",)) -> KnownFacts:
-    """Compiles a program, and asks for the epoch."""
+    """Compiles a program, and reads the epoch."""
     program = compile_at(farm.endpoint, h_request(16, 32)).program
     blobs = [stage.blob.sha256 for a in program.artifacts for stage in a.stages]
     with grpc.insecure_channel(farm.endpoint) as channel:

@@ -1,7 +1,7 @@
-"""The corpus that is kept: a folder for each message type, in files of messages in a row.
+"""The corpus: a folder for each message type, with files of concatenated messages.
 
 `corpus/<full name>/*.pbs.gz` hold valid messages, each preceded by its length (varint).
-`corpus/regressions/<full name>/*.pb` hold one message each that once made something fail.
+`corpus/regressions/<full name>/*.pb` hold one message each that once caused a failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REGRESSIONS = FOLDER / "regressions"
 
 @lru_cache(maxsize=64)
 def seeds(full_name: str, name: str = "*") -> tuple[bytes, ...]:
-    """Valid messages of a type, serialized, of one file or of all; none where there are none."""
+    """Valid messages of a type, serialized, of one file or of all files of the type."""
     found: list[bytes] = []
     for path in sorted((FOLDER / full_name).glob(f"{name}.pbs.gz")):
         found += unpacked(gzip.decompress(path.read_bytes()))
@@ -30,7 +30,7 @@ def seeds(full_name: str, name: str = "*") -> tuple[bytes, ...]:
 
 
 def write_seeds(name: str, messages: Iterable[Message]) -> int:
-    """Writes messages of one type to `<type>/<name>.pbs.gz`, equal ones once; the file's size."""
+    """Writes distinct messages of one type to `<type>/<name>.pbs.gz`; returns the file's size."""
     by_bytes = {m.SerializeToString(deterministic=True): m.DESCRIPTOR.full_name for m in messages}
     (full_name,) = set(by_bytes.values())
     path = FOLDER / full_name / f"{name}.pbs.gz"
@@ -40,12 +40,12 @@ def write_seeds(name: str, messages: Iterable[Message]) -> int:
 
 
 def regressions() -> list[tuple[str, Path]]:
-    """(message type, file) of every input that once made something fail."""
+    """(message type, file) of every input that once caused a failure."""
     return sorted((path.parent.name, path) for path in REGRESSIONS.glob("*/*.pb"))
 
 
 def keep(full_name: str, data: bytes, folder: Path, label: str = "") -> Path:
-    """Writes one input to a file that is named by its digest."""
+    """Writes one input to a file named by its digest."""
     name = f"{label + '-' if label else ''}{hashlib.sha256(data).hexdigest()[:12]}.pb"
     path = folder / full_name / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ def keep(full_name: str, data: bytes, folder: Path, label: str = "") -> Path:
 
 
 def packed(messages: Iterable[bytes]) -> bytes:
-    """Messages in a row, each preceded by its length."""
+    """Concatenated messages, each preceded by its length."""
     return b"".join(varint(len(data)) + data for data in messages)
 
 
 def unpacked(data: bytes) -> Iterator[bytes]:
-    """The messages of a row."""
+    """The messages of such a concatenation."""
     position = 0
     while position < len(data):
         length, shift = 0, 0
@@ -74,7 +74,7 @@ def unpacked(data: bytes) -> Iterator[bytes]:
 
 
 def varint(value: int) -> bytes:
-    """A length as protobuf writes it."""
+    """A length as a varint."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)
@@ -84,6 +84,6 @@ def varint(value: int) -> bytes:
 
 
 def parsed(full_name: str) -> list[Message]:
-    """The seeds of a type as messages."""
+    """The seeds of a type, parsed."""
     kind = message_class(full_name)
     return [kind.FromString(data) for data in seeds(full_name)]

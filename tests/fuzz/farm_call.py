@@ -1,4 +1,4 @@
-"""One call of an RPC with bytes that may be no message, and the judgement of what came back."""
+"""One call of an RPC with bytes that may be no message, and the verdict on its response."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from kernelfarm.wire.status import DETAILS_TRAILER, ERROR_DOMAIN
 from tests.fuzz.messages import Rpc
 
 TIMEOUT_S = 150.0
-"""Longer than any call may take: who meets it hangs."""
+"""Longer than any call may take: a call that exceeds it hangs."""
 WATCH_S = 0.2
-"""A stream without an end is left after so long."""
+"""A stream without an end is cancelled after this time."""
 MAX_ERROR_CHARS = 4096
 
 ENDLESS = frozenset({"WatchInvalidations"})
 LONG = frozenset({"Compile", "BuildKernels", "Sweep"})
-"""What is accepted here waits for a toolchain, or walks over the whole cache."""
+"""RPCs whose accepted calls wait for a toolchain, or walk over the whole cache."""
 
 NO_WORKER = "no worker serves the queue"
-"""The one thing that is truly unavailable, after a wait for a worker that is being restarted."""
+"""The only valid reason for UNAVAILABLE, after a wait for a worker to restart."""
 
 REFUSALS = frozenset(
     grpc.StatusCode[name]
@@ -38,7 +38,7 @@ REFUSALS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a call ended; `fault` says what no call may show, empty if it showed nothing."""
+    """How a call ended; `fault` describes a violation, and is empty without one."""
 
     status: str
     took_s: float
@@ -47,14 +47,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long a call may take: a short one, and one that does much by its nature."""
+    """How long a call may take: short calls, and calls of `LONG`-running RPCs."""
 
     call_s: float = 2.0
     long_s: float = 60.0
 
 
 async def call(channel: grpc.aio.Channel, rpc: Rpc, data: bytes, bounds: Bounds) -> Answer:
-    """Calls, reads the whole answer, and judges it."""
+    """Calls, reads the whole response, and judges it."""
     began_s = time.monotonic()
     try:
         async with asyncio.timeout(WATCH_S if rpc.name in ENDLESS else None):

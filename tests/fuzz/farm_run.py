@@ -24,7 +24,7 @@ from tests.fuzz.valid_messages import valid_messages
 SHARES = {
     "ExplainMiss": 24,
     "Optimize": 20,
-    "PutTraceStatus": 10,
+    "PutTrace": 10,
     "Compile": 8,
     "LookupTrace": 8,
     "ExplainTraceMiss": 8,
@@ -33,8 +33,8 @@ SHARES = {
     "BuildKernels": 4,
     "GetUsage": 2,
 }
-"""How often an RPC is called, where it is not 1: more where more is parsed, less where accepted
-messages take a toolchain's time."""
+"""The weight of an RPC, by default 1: more if it parses more, less if accepted messages take the
+time of a toolchain."""
 
 _LOOK_EVERY_S = 0.5
 DEFAULT_BOUNDS = Bounds()
@@ -43,7 +43,7 @@ Change = Callable[[Rpc, bytes, Random], bytes]
 
 @dataclass(frozen=True, slots=True)
 class FarmPlan:
-    """What is sent where. `change` may sign or complete a message after it was mutated."""
+    """Messages and their destination; `change` may sign or complete a mutated message."""
 
     seed: int
     messages: int
@@ -59,7 +59,7 @@ class FarmPlan:
 
 @dataclass(slots=True)
 class FarmFindings:
-    """What came back, by RPC."""
+    """Responses by RPC."""
 
     seed: int
     statuses: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -78,14 +78,14 @@ class FarmFindings:
         self.times_s[kind].append(answer.took_s)
 
     def add_failure(self, fault: str, path: str) -> None:
-        """Keeps it, and tells of the first of its kind at once: a run may take hours."""
+        """Stores a failure, and prints the first of its kind at once: a run may take hours."""
         if fault not in self.failures:
             print(f"FAILED {fault}\n       {path}", flush=True)
         self.failures.setdefault(fault, []).append(path)
 
 
 def fuzz_farm(plan: FarmPlan) -> FarmFindings:
-    """Sends messages until there are enough, the time is up, or it is interrupted."""
+    """Sends messages until their number or the time is reached, or an interrupt."""
     findings = FarmFindings(plan.seed)
     began_s = time.monotonic()
     try:
@@ -112,7 +112,7 @@ async def _fuzz(plan: FarmPlan, findings: FarmFindings, began_s: float) -> None:
 async def _channels(
     plan: FarmPlan, stack: contextlib.AsyncExitStack
 ) -> dict[str, grpc.aio.Channel]:
-    """A channel for each service: the public ones by the endpoint, internal ones by sockets."""
+    """A channel for each service: public ones by the endpoint, internal ones by sockets."""
     internal = plan.state.addresses() if plan.state else {}
     public = grpc.aio.insecure_channel(plan.endpoint, options=channel_options())
     channels = {rpc.service: public for rpc in plan.rpcs or all_rpcs() if not rpc.is_internal}
@@ -146,7 +146,7 @@ async def _send(
 def message_of(
     plan: FarmPlan, rpcs: list[Rpc], shares: list[int], number: int
 ) -> tuple[Rpc, bytes]:
-    """The RPC and the bytes of a number."""
+    """The RPC and the bytes of an input number."""
     random = Random(f"{plan.seed}:{number}")
     (rpc,) = random.choices(rpcs, shares)
     full_name = rpc.request.DESCRIPTOR.full_name

@@ -1,4 +1,4 @@
-"""Values that break assumptions: the ends of every type, names that no parser likes."""
+"""Values that break assumptions: the limits of every type, and names that break parsers."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def hostile_value(field: Field, random: Random) -> Any:  # noqa: PLR0911  # one 
 
 
 def hostile_text(field_name: str, random: Random) -> str:
-    """A text: an operator or target that exists, a word, or a name that breaks things."""
+    """A text: an existing operator or target, a word, or a name that breaks parsers."""
     if field_name in OPERATOR_FIELDS and random.random() < 0.75:
         return random.choice(random.choice((ATEN, PRIM_NAMES, WORDS)))
     if field_name in TARGET_FIELDS and random.random() < 0.6:

@@ -21,7 +21,7 @@ PACKAGES = (kernelfarm.v1, kernelfarm.internal.v1)
 
 @dataclass(frozen=True, slots=True)
 class Rpc:
-    """One method: `/package.Service/Method`, what it takes, and whether its answer is a stream."""
+    """One method: its path, its request type, and whether its response is a stream."""
 
     path: str
     service: str
@@ -31,13 +31,13 @@ class Rpc:
 
     @property
     def is_internal(self) -> bool:
-        """True for the rooms' own methods, which clients cannot reach."""
+        """True for methods of internal services, which clients cannot reach."""
         return self.service.startswith("kernelfarm.internal.")
 
 
 @lru_cache(maxsize=1)
 def all_rpcs() -> tuple[Rpc, ...]:
-    """Every method of every service whose code is generated; a new one is found by itself."""
+    """Every method of every service with generated code, new ones included."""
     found = []
     for module in _modules():
         for service in module.DESCRIPTOR.services_by_name.values():

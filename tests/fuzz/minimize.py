@@ -1,4 +1,4 @@
-"""Makes a failing input small: parts are left out as long as it fails in the same way."""
+"""Minimizes a failing input: removes parts while it fails in the same way."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.fuzz.trial_runner import Limits
 from tests.fuzz.trials import Trial, attempt
 
 Path = tuple[tuple[str, int], ...]
-"""The way to a part: fields, and the number of the item where the field is a list (else -1)."""
+"""The path to a submessage: fields, and the index of the item in a list (else -1)."""
 
 
 def minimized(trial: Trial, data: bytes, limits: Limits) -> bytes:
-    """The smallest input found that fails as this one does; bytes that are no message stay.
+    """The smallest input found that fails in the same way; other bytes stay unchanged.
 
-    What raises is tried in this process, what hangs or dies in forked ones.
+    Inputs that raise are tried in this process, inputs that hang or crash in forked ones.
     """
     reference = _kind(replay(trial, data, limits))
     fails = _raises if reference and "took more than" not in reference else _is_lost(limits)
@@ -55,17 +55,17 @@ def _is_lost(limits: Limits) -> Callable[[Trial, bytes], str]:
 
 
 def _kind(signature: str) -> str:
-    """The trial, the class of the error and where: what it says may change."""
+    """The trial, the error's class and its location; messages may differ."""
     return ":".join(signature.split(":")[:3])
 
 
 def _pieces(message: Message) -> list[tuple[Path, str, int, int]]:
-    """What may be left out: (where, field, first item, items), much before little.
+    """Removable parts as (path, field, first item, items), large ones before small ones.
 
-    Later items stand first: leaving them out does not move those before them.
+    Later items come first: their removal does not move earlier ones.
     """
     pieces = []
-    for path, name, count in sorted(_places(message, ()), key=lambda p: (len(p[0]), -p[2])):
+    for path, name, count in sorted(_set_fields(message, ()), key=lambda p: (len(p[0]), -p[2])):
         step = max(count, 1)
         while step:
             starts = range(0, max(count, 1), step)
@@ -74,22 +74,22 @@ def _pieces(message: Message) -> list[tuple[Path, str, int, int]]:
     return pieces
 
 
-def _places(message: Message, path: Path) -> Iterator[tuple[Path, str, int]]:
-    """Every field that is set: where, its name, and how many items it has (0: it is no list)."""
+def _set_fields(message: Message, path: Path) -> Iterator[tuple[Path, str, int]]:
+    """Every set field: its path, its name, and its number of items (0: no list)."""
     for field, value in message.ListFields():
         if is_map(field) or not field.is_repeated:
             yield path, field.name, 0
             if field.message_type is not None and not is_map(field):
-                yield from _places(value, (*path, (field.name, -1)))
+                yield from _set_fields(value, (*path, (field.name, -1)))
             continue
         yield path, field.name, len(value)
         if field.message_type is not None:
             for number, item in enumerate(value):
-                yield from _places(item, (*path, (field.name, number)))
+                yield from _set_fields(item, (*path, (field.name, number)))
 
 
 def _without(message: Message, path: Path, name: str, start: int, count: int) -> Message | None:
-    """A copy with less in it; None if what was to be left out is gone already."""
+    """A copy without a part; None if the part is gone already."""
     copy = type(message)()
     copy.CopyFrom(message)
     part: Any = copy

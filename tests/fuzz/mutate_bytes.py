@@ -1,4 +1,4 @@
-"""Byte-level mutations: what stays may be no message at all."""
+"""Byte-level mutations: the result may be no message."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _TOO_LONG_VARINT = b"\xff" * 12
 
 
 def mutate_bytes(data: bytes, other: bytes, random: Random) -> bytes:
-    """The data with a few of its bytes changed; `other` is spliced in sometimes."""
+    """The data with a few bytes changed; sometimes `other` is spliced in."""
     changed = bytearray(data)
     for _ in range(random.choice((1, 1, 2, 8))):
         random.choice(_MUTATIONS)(changed, other, random)
@@ -36,20 +36,20 @@ def _cut(data: bytearray, other: bytes, random: Random) -> None:
 
 
 def _splice(data: bytearray, other: bytes, random: Random) -> None:
-    """A message merged into another one, or a piece of it in the middle."""
+    """Appends another message, or inserts a piece of it."""
     at = random.choice((len(data), random.randrange(len(data) + 1)))
     start = random.randrange(len(other) + 1)
     data[at:at] = random.choice((other, other[start : start + 200]))
 
 
-def _lie(data: bytearray, other: bytes, random: Random) -> None:
-    """A varint of too many bytes, or a length that says too much."""
+def _bad_length(data: bytearray, other: bytes, random: Random) -> None:
+    """A varint of too many bytes, or a length that is too large."""
     at = random.randrange(len(data) + 1)
     data[at:at] = random.choice((_LONG_VARINT, _TOO_LONG_VARINT, b"\xff\xff\xff\xff\x0f"))
 
 
 def _unknown(data: bytearray, other: bytes, random: Random) -> None:
-    """Fields that no message has, groups among them, and one of 10 KB."""
+    """Unknown fields, groups among them, and one of 10 KB."""
     data += random.choice(
         (
             b"\xf8\x7f\x01",
@@ -63,4 +63,4 @@ def _unknown(data: bytearray, other: bytes, random: Random) -> None:
     )
 
 
-_MUTATIONS = (_flip, _flip, _set, _truncate, _cut, _splice, _lie, _unknown)
+_MUTATIONS = (_flip, _flip, _set, _truncate, _cut, _splice, _bad_length, _unknown)

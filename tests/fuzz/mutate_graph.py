@@ -1,4 +1,4 @@
-"""Mutations of operators and values that keep much of a graph valid."""
+"""Mutations of operators and values that keep most of a graph valid."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def change_graph(graph: Graph, random: Random) -> None:
 
 
 def other_scalar(graph: Graph, random: Random) -> None:
-    """An integer, float or truth value among the arguments becomes a hostile one."""
+    """Replaces an integer, float or bool among the arguments by a hostile one."""
     leaves = [leaf for leaf in _leaves(graph) if leaf.WhichOneof("form") in _SCALARS]
     if leaves:
         hostile_scalar(random.choice(leaves), random)
 
 
 def other_kind(graph: Graph, random: Random) -> None:
-    """An argument becomes one of another kind."""
+    """Replaces an argument by one of another kind."""
     leaves = list(_leaves(graph))
     if not leaves:
         return
@@ -80,7 +80,7 @@ def other_kind(graph: Graph, random: Random) -> None:
 
 
 def other_type(graph: Graph, random: Random) -> None:
-    """An element type becomes another one wherever it stands."""
+    """Replaces an element type by another one everywhere."""
     dtypes = sorted({tensor.dtype for tensor in types_of(graph)})
     if not dtypes:
         return
@@ -94,7 +94,7 @@ def other_type(graph: Graph, random: Random) -> None:
 
 
 def other_rank(graph: Graph, random: Random) -> None:
-    """One tensor, or all of them, with an axis less or more, or none at all."""
+    """Gives one tensor or all tensors one axis less, one more, or none."""
     tensors = list(types_of(graph))
     if not tensors:
         return
@@ -118,21 +118,21 @@ def other_rank(graph: Graph, random: Random) -> None:
 
 
 def other_single_type(graph: Graph, random: Random) -> None:
-    """One tensor's element type becomes another one."""
+    """Replaces the element type of one tensor."""
     tensors = list(types_of(graph))
     if tensors:
         random.choice(tensors).dtype = random.randrange(1, 22)
 
 
 def other_operator(graph: Graph, random: Random) -> None:
-    """A node's operator becomes another one of its dialect."""
+    """Replaces a node's operator by another one of its dialect."""
     if graph.nodes:
         names = ATEN if graph.dialect == "aten" else PRIM_NAMES
         random.choice(graph.nodes).op = random.choice(names)
 
 
 def other_attribute(graph: Graph, random: Random) -> None:
-    """A keyword argument more, or one of another name."""
+    """Adds or renames a keyword argument."""
     if graph.nodes:
         node = random.choice(graph.nodes)
         if node.attrs and random.random() < 0.5:
@@ -143,7 +143,7 @@ def other_attribute(graph: Graph, random: Random) -> None:
 
 
 def longer_chain(graph: Graph, random: Random) -> None:
-    """Many cheap or costly operators after each other on one output."""
+    """Appends a chain of many cheap or costly operators to one output."""
     typed = list(graph.outputs)[: len(graph.output_types)]
     found = [i for i, output in enumerate(typed) if output.WhichOneof("form") == "value"]
     if not found or graph.dialect not in _UNARY:
@@ -161,7 +161,7 @@ def longer_chain(graph: Graph, random: Random) -> None:
 
 
 def longer_lists(graph: Graph, random: Random) -> None:
-    """A list of tensors (of cat, stack) gets many more, inputs with sizes of their own."""
+    """Extends a list of tensors, as of cat or stack, by inputs with sizes of their own."""
     lists = [node for node in graph.nodes if any(_tensor_items(arg) for arg in node.args)]
     if not lists or len(graph.nodes) > MAX_NODES:
         return
@@ -187,7 +187,7 @@ def longer_lists(graph: Graph, random: Random) -> None:
 
 
 def two_graphs(graph: Graph, random: Random) -> None:
-    """The graph beside itself: everything twice, with ids of its own."""
+    """Duplicates the graph: every input, node and output twice, with other ids."""
     if len(graph.nodes) > MAX_NODES:
         return
     offset = max(_values(graph), default=0) + 1
@@ -199,8 +199,8 @@ def two_graphs(graph: Graph, random: Random) -> None:
         getattr(graph, name).extend(getattr(other, name))
 
 
-def tangled(graph: Graph, random: Random) -> None:
-    """A use of another value: earlier, later, undefined, or the node's own."""
+def other_use(graph: Graph, random: Random) -> None:
+    """Redirects a use to another value: earlier, later, undefined, or the node's own."""
     uses = [leaf for leaf in _leaves(graph) if leaf.WhichOneof("form") == "value"]
     if uses:
         values = _values(graph)
@@ -208,7 +208,7 @@ def tangled(graph: Graph, random: Random) -> None:
 
 
 def hostile_scalar(leaf: Argument, random: Random) -> None:
-    """An integer, float or truth value at the end of its type."""
+    """Sets an integer, float or bool to a limit of its type."""
     kind = random.random()
     if kind < 0.5:
         leaf.integer = random.choice(INTEGERS)
@@ -222,7 +222,7 @@ _SCALARS = frozenset({"integer", "real", "boolean"})
 _CHANGES = (
     *(change_sizes, change_sizes, change_sizes, other_scalar, other_scalar, other_scalar),
     *(other_kind, other_type, other_operator, other_attribute, longer_chain, longer_lists),
-    *(two_graphs, tangled, other_rank, other_rank, other_single_type),
+    *(two_graphs, other_use, other_rank, other_rank, other_single_type),
 )
 
 
@@ -246,7 +246,7 @@ def _tensor_items(argument: Argument) -> bool:
 
 
 def _grow_first_axis(graph: Graph, node: Node, extents: list[Expr]) -> None:
-    """The result is as long as all pieces; so is what is made of it in the same shape."""
+    """Sets the length of the cat's result to the sum of its pieces, and of values of that shape."""
     old = Expr()
     old.CopyFrom(node.types[0].shape[0])
     total = Expr(call=ExprCall(op=EXPR_OP_ADD, operands=extents))

@@ -1,7 +1,7 @@
-"""Structure-aware mutations: what stays is a message of its type, whose content is wrong.
+"""Structure-aware mutations: the result is a message of its type, with wrong content.
 
-A mutation walks from the message downwards along fields that are set, stops somewhere, and changes
-one field there. Parts of other messages of the corpus are put in the place of its own.
+A mutation descends from the message along set fields, stops at a random depth, and changes one
+field there. Crossovers replace submessages by those of other messages in the corpus.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from google.protobuf.message import Message
 from tests.fuzz.hostile_values import hostile_value
 
 MAX_BYTES = 200_000
-"""Repeated fields are blown up to about so many bytes, far below the limits on messages."""
+"""Repeated fields grow up to about this size, far below the limits on messages."""
 
 _DEPTHS = (2, 5, 20, 40, 44, 46)
-"""Each level of an expression or of a list is two messages, and protobuf stops at 100."""
+"""Each level of an expression or list is two messages, and protobuf's limit is 100."""
 
 _COUNTS = (2, 3, 10, 65, 130, 1025, 3000)
 
 
 class PartPool:
-    """Parts of the corpus's messages by type, for crossovers; texts and numbers by field."""
+    """Submessages of the corpus by type, and texts and numbers by field, for crossovers."""
 
     def __init__(self, messages: Iterable[Message], most: int = 400) -> None:
         self._most = most
@@ -38,12 +38,12 @@ class PartPool:
             self._take(message, random)
 
     def part(self, descriptor: Descriptor, random: Random) -> Message | None:
-        """A message of a type, None if the corpus has none."""
+        """A message of a type; None if the corpus has none."""
         known = self._parts.get(descriptor.full_name)
         return random.choice(known) if known else None
 
     def value(self, field: Field, random: Random) -> Any:
-        """A value that such a field had, None if none is known."""
+        """A value of such a field in the corpus; None if there is none."""
         known = self._values.get(field.full_name)
         return random.choice(known) if known else None
 
@@ -95,7 +95,7 @@ def is_map(field: Field) -> bool:
 
 
 def _somewhere(message: Message, random: Random) -> Message:
-    """A part of the message, deep ones as often as shallow ones."""
+    """A random submessage, deep ones as often as shallow ones."""
     while random.random() < 0.85:
         children = [
             (field, value)
@@ -168,7 +168,7 @@ def _with_one_more(items: list[Any], field: Field, pool: PartPool, random: Rando
 
 
 def _repeat(items: Any, random: Random) -> None:
-    """One item many times, or all of them again."""
+    """Repeats one item many times, or all items once."""
     if random.random() < 0.3:
         again = list(items)
     else:
@@ -202,7 +202,7 @@ def _change_child(parent: Message, field: Field, pool: PartPool, random: Random)
 
 
 def _nest(parent: Message, field: Field, random: Random) -> None:
-    """Puts a recursive part deep into copies of its kind."""
+    """Nests a recursive submessage deeply in copies of its type."""
     child = getattr(parent, field.name)
     inner = _copy(child)
     depth = random.choice(_DEPTHS)

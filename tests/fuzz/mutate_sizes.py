@@ -1,7 +1,7 @@
-"""Mutations of sizes that keep a graph consistent, so that it gets far into the compiler.
+"""Mutations of sizes that keep a graph consistent, so that it passes the first checks.
 
-An extent is replaced everywhere by another number, or by an expression over symbols; contiguous
-strides are made anew.
+They replace an extent everywhere by another number or by an expression over symbols, and compute
+contiguous strides again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def change_sizes(graph: Graph, random: Random) -> None:
 
 
 def other_extent(graph: Graph, random: Random) -> None:
-    """A number that occurs as an extent becomes another one wherever it stands."""
+    """Replaces a constant extent by another number everywhere."""
     extents = sorted({e.constant for e in extents_of(graph) if e.WhichOneof("form") == "constant"})
     if extents:
         old = random.choice(extents)
@@ -41,21 +41,21 @@ def other_extent(graph: Graph, random: Random) -> None:
 
 
 def symbolic_extent(graph: Graph, random: Random) -> None:
-    """A number that occurs as an extent becomes an expression over new symbols."""
+    """Replaces a constant extent by an expression over new symbols."""
     extents = sorted({e.constant for e in extents_of(graph) if e.WhichOneof("form") == "constant"})
     if extents:
         substitute(graph, random.choice(extents), expression(graph, random), random)
 
 
 def compound_symbol(graph: Graph, random: Random) -> None:
-    """A symbol becomes an expression over several symbols wherever it stands."""
+    """Replaces a symbol by an expression over several symbols everywhere."""
     if graph.symbols:
         old = random.choice(graph.symbols).name
         substitute(graph, old, expression(graph, random), random)
 
 
 def other_range(graph: Graph, random: Random) -> None:
-    """A symbol gets another range, or a hint that lies."""
+    """Gives a symbol another range, or a wrong hint."""
     if not graph.symbols:
         return
     symbol = random.choice(graph.symbols)
@@ -69,7 +69,7 @@ _CHANGES = (other_extent, symbolic_extent, symbolic_extent, compound_symbol, oth
 
 
 def new_symbol(graph: Graph, random: Random) -> Expr:
-    """A symbol that the graph did not have; mostly one that is at least 2."""
+    """Adds a new symbol, mostly one that is at least 2."""
     taken = {symbol.name for symbol in graph.symbols}
     name = next(
         name for name in map("s{}".format, itertools.count(len(taken))) if name not in taken
@@ -80,7 +80,7 @@ def new_symbol(graph: Graph, random: Random) -> Expr:
 
 
 def expression(graph: Graph, random: Random) -> Expr:
-    """An expression as captures have them, or one that is costly to reason about."""
+    """An expression as in captures, or one that is costly to simplify."""
     form = random.randrange(7)
     if form <= 1:
         return new_symbol(graph, random)
@@ -106,7 +106,7 @@ def expression(graph: Graph, random: Random) -> Expr:
 
 
 def substitute(graph: Graph, old: int | str, new: Expr, random: Random) -> None:
-    """Replaces an extent in all types, often in integer arguments too, and the strides after it."""
+    """Replaces an extent in all types, often in integer arguments too, and adapts strides."""
     in_arguments = random.random() < 0.7
     for tensor in types_of(graph):
         for extent in tensor.shape:
@@ -136,7 +136,7 @@ def replace_in(expr: Expr, old: int | str, new: Expr) -> None:
 
 
 def restride(tensor: TensorType) -> None:
-    """Contiguous strides."""
+    """Sets contiguous strides."""
     del tensor.strides[:]
     strides: list[Expr] = []
     stride = Expr(constant=1)
@@ -153,7 +153,7 @@ def restride(tensor: TensorType) -> None:
 
 
 def types_of(graph: Graph) -> Iterator[TensorType]:
-    """Every tensor type of a graph, those of symbols and integers left out."""
+    """Every tensor type of a graph."""
     for source in graph.inputs:
         form = source.WhichOneof("kind")
         if form == "tensor":

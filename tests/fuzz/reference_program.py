@@ -1,4 +1,4 @@
-"""An honest program after the farm was fuzzed: it compiles, and computes what eager does."""
+"""Checks after fuzzing that the farm still compiles, and that results equal eager's."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from random import Random
 from tests.support.farm import TIMEOUT_S
 
 
-def check_honest_program(endpoint: str) -> None:
+def check_new_program(endpoint: str) -> None:
     """Compiles a model that the farm does not have yet, and compares its numbers with eager's.
 
     Raises:
         AssertionError: they differ.
         KernelfarmError: the farm does not compile it.
     """
-    # Whoever only fuzzes codecs needs no torch.
+    # Fuzzing codecs alone needs no torch.
     import torch  # noqa: PLC0415
 
     from examples.real_inputs import h  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""One input once more, in a forked process with limits: what it does cannot hurt who asks."""
+"""Replays one input in a forked process with limits, which protect the caller."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.fuzz.trial_runner import Limits
 from tests.fuzz.trials import TRIALS, Trial, attempt
 
 _MOST_WALL = 20.0
-"""Seconds for each second of processor time: a busy machine is no hang."""
+"""Wall seconds for each second of processor time: a busy machine is no hang."""
 
 
 def trials_of(path: Path) -> tuple[Trial, ...]:
-    """The trials that take the messages of a file's folder."""
+    """The trials for messages of a file's folder."""
     return tuple(trial for trial in TRIALS if trial.message == path.parent.name)
 
 
 def replay(trial: Trial, data: bytes, limits: Limits) -> str:
-    """What is wrong with how a trial takes an input; empty if nothing is."""
+    """The fault of a trial on an input; empty if there is none."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -40,7 +40,7 @@ def replay(trial: Trial, data: bytes, limits: Limits) -> str:
     return reported
 
 
-def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], int]) -> None:
+def _in_child(trial: Trial, data: bytes, limits: Limits, report: Callable[[str], int]) -> None:
     status = 1
     try:
         used_s = resource.getrusage(resource.RUSAGE_SELF)
@@ -50,14 +50,14 @@ def _in_child(trial: Trial, data: bytes, limits: Limits, tell: Callable[[str], i
         attempt(trial, data)
         status = 0
     except Exception as error:
-        tell(signature_of(trial, error))
+        report(signature_of(trial, error))
         status = 0
     finally:
         os._exit(status)
 
 
 def _read_all(reading: int, until_s: float) -> str | None:
-    """What the child told until it ended, None if it did not end in time."""
+    """The output of the child until it ended; None if it did not end in time."""
     reported = b""
     with os.fdopen(reading, "rb", buffering=0) as pipe:
         while True:

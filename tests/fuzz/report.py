@@ -1,4 +1,4 @@
-"""Tables of what a run saw."""
+"""Tables of a run's results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rpc_table(findings: FarmFindings) -> str:
 
 
 def memory_table(state: FarmState) -> str:
-    """Memory of each child: the most, and at the end, MiB."""
+    """Memory of each child: peak and at the end, in MiB."""
     lines = [f"{'process':20} {'peak MiB':>9} {'end MiB':>9}"]
     for name, peak in sorted(state.peak_bytes.items()):
         lines.append(f"{name:20} {peak / 2**20:9.0f} {state.last_bytes[name] / 2**20:9.0f}")
@@ -48,7 +48,7 @@ def memory_table(state: FarmState) -> str:
 
 
 def failure_lines(failures: dict[str, list[str]]) -> list[str]:
-    """Each kind of failure, how often, and one input."""
+    """Each kind of failure with its count and one input."""
     return [
         f"{len(paths):5} x {what}\n        {paths[0]}" for what, paths in sorted(failures.items())
     ]

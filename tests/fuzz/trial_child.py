@@ -1,7 +1,7 @@
-"""The child process that takes inputs one after the other; its parent watches it.
+"""The child process that tries inputs one after another; its parent watches it.
 
-It tells what it does in a shared file: the number of the input, and the input itself, so that the
-parent knows both if it must kill the child. What ended goes to standard output, a JSON text a line.
+It writes the number of the present input, and the input itself, to a shared file, so that the
+parent knows both if it must kill the child. Results go to stdout, one line of JSON each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Which inputs a child takes: numbers from `first` on, each `step`-th, until the time is up."""
+    """The inputs of a child: every `step`-th number from `first` on, until the time is up."""
 
     seed: int
     trials: tuple[Trial, ...]
@@ -46,7 +46,7 @@ class Work:
 
 
 class Shared:
-    """The file in which the child says what it works on."""
+    """The file with the child's present input."""
 
     def __init__(self, path: Path) -> None:
         with path.open("r+b") as file:
@@ -58,7 +58,7 @@ class Shared:
         self._map[:HEADER_BYTES] = number.to_bytes(8, "little") + len(kept).to_bytes(8, "little")
 
     def now(self) -> tuple[int, bytes]:
-        """The number and the bytes of the input that is taken now."""
+        """The number and the bytes of the present input."""
         header = self._map[:HEADER_BYTES]
         length = int.from_bytes(header[8:], "little")
         number = int.from_bytes(header[:8], "little")
@@ -66,7 +66,7 @@ class Shared:
 
 
 def input_of(work: Work, number: int) -> tuple[Trial, bytes]:
-    """The trial and the bytes of a number."""
+    """The trial and the bytes of an input number."""
     trial = work.trials[number % len(work.trials)]
     bases = valid_messages(trial.message, trial.file)
     base = Random(f"{work.seed}:{number}").choice(bases)
@@ -74,7 +74,7 @@ def input_of(work: Work, number: int) -> tuple[Trial, bytes]:
 
 
 def run(work: Work, shared: Shared) -> None:
-    """Takes the inputs, and tells what became of them."""
+    """Tries the inputs, and writes their results."""
     results: Counter[str] = Counter()
     slowest: dict[str, float] = {}
     number = work.first
@@ -102,7 +102,7 @@ def _outcome(work: Work, trial: Trial, data: bytes) -> str:
 
 
 def signature_of(trial: Trial, error: BaseException) -> str:
-    """Where and how it failed: equal for inputs that show the same fault."""
+    """The location and kind of a failure: equal for inputs with the same fault."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _ROOT in f.filename]
     ours = [f for f in frames if "/tests/" not in f.filename] or frames
     position = f"{ours[-1].filename.removeprefix(_ROOT + '/')}:{ours[-1].name}" if ours else "?"

@@ -1,4 +1,4 @@
-"""Runs trials in child processes that may hang, grow or die: that is a finding, not an end."""
+"""Runs trials in child processes: if one hangs, grows or crashes, that is a finding."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.fuzz.trials import TRIALS
 
 ROOT = Path(__file__).resolve().parents[2]
 _START_CPU_S = 120.0
-"""Before its first input a child imports the rooms and reads the corpus."""
+"""For the start of a child, which imports the services and reads the corpus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one input may take: processor time, and memory of the process in all."""
+    """Limits on one input: processor time, and memory of the process."""
 
     cpu_s: float = 10.0
     rss_bytes: int = 1 << 30
@@ -39,7 +39,7 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(slots=True)
 class Findings:
-    """What a run saw."""
+    """The results of a run."""
 
     seed: int
     results: Counter[str] = field(default_factory=Counter)
@@ -48,11 +48,11 @@ class Findings:
 
     @property
     def taken(self) -> int:
-        """Inputs that ended one way or another."""
+        """How many inputs have ended."""
         return self.results.total()
 
     def add_failure(self, signature: str, path: str) -> None:
-        """Keeps it, and tells of the first of its kind at once: a run may take hours."""
+        """Stores a failure, and prints the first of its kind at once: a run may take hours."""
         if signature not in self.failures:
             print(f"FAILED {signature}\n       {path}", flush=True)
         self.failures.setdefault(signature, []).append(path)
@@ -60,7 +60,7 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Which inputs are taken: all numbers below `messages`, or until the time is up."""
+    """The inputs of a run: all numbers below `messages`, or until the time is up."""
 
     seed: int
     messages: int
@@ -73,7 +73,7 @@ class Plan:
 
 
 def run_trials(plan: Plan) -> Findings:
-    """Takes the inputs in `jobs` child processes; an interrupt ends it with what it saw so far."""
+    """Tries the inputs in `jobs` child processes; an interrupt ends the run early."""
     findings = Findings(plan.seed)
     until_s = time.time() + plan.seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -90,7 +90,7 @@ def run_trials(plan: Plan) -> Findings:
 
 
 class _Child:
-    """One child process, started again after each input that it did not survive."""
+    """One child process, restarted after each input that ended it."""
 
     def __init__(self, plan: Plan, number: int, until_s: float, folder: Path) -> None:
         self._plan = plan
@@ -130,7 +130,7 @@ class _Child:
         return [sys.executable, "-m", "tests.fuzz.trial_child", *words]
 
     def step(self, findings: Findings) -> bool:
-        """Looks at the child once; False when it is done."""
+        """Checks the child once; False when it is done."""
         if self._is_done:
             return False
         status = self._process.poll()
@@ -144,7 +144,7 @@ class _Child:
         return not self._is_done
 
     def end(self) -> None:
-        """Kills what is left of it."""
+        """Kills the child if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
@@ -153,7 +153,7 @@ class _Child:
         self._stacks.close()
 
     def _fault(self) -> str | None:
-        """What is wrong with the child now."""
+        """The child's present fault, if it has one."""
         try:
             times, memory = self._watched.cpu_times(), self._watched.memory_info()
         except psutil.NoSuchProcess:
@@ -170,7 +170,7 @@ class _Child:
         return None
 
     def _lost(self, findings: Findings, fault: str) -> None:
-        """Keeps the input that the child did not survive, and goes on after it."""
+        """Stores the input that ended the child, and restarts the child after it."""
         number, data = self._shared.now()
         position = self._where()
         self._read(findings)
@@ -189,7 +189,7 @@ class _Child:
             self._start()
 
     def _where(self) -> str:
-        """Where the child hangs, by its own account."""
+        """Where the child hangs, by its stack trace."""
         if self._process.poll() is not None:
             return "?"
         self._process.send_signal(signal.SIGUSR1)
@@ -202,7 +202,7 @@ class _Child:
         return "?"
 
     def _read(self, findings: Findings) -> None:
-        """Takes what the child told."""
+        """Reads the results that the child wrote."""
         assert self._process.stdout is not None
         while select.select([self._process.stdout], [], [], 0)[0]:
             data = self._process.stdout.read(1 << 16)

@@ -1,7 +1,7 @@
-"""What is tried in process: every codec, and the way of a graph through all rooms.
+"""Trials in process: every codec, and the compilation of a graph by all services.
 
-A trial takes serialized bytes. It ends quietly if they are refused as the caller's mistake, or
-accepted and the same after another round; anything else that it raises is a finding.
+A trial takes serialized bytes. It succeeds if they are refused as the caller's mistake, or if they
+are accepted and equal after another round trip; any other exception is a finding.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ OPTIONS = (("deterministic", "False"),)
 
 
 class NotTheSameError(Exception):
-    """What was accepted is another value after it was encoded and decoded again."""
+    """An accepted value differs after it was encoded and decoded again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One way to take bytes; `message` is the type of valid ones, `file` those of the corpus."""
+    """A function of bytes; `message` is their type, `file` selects seeds of the corpus."""
 
     name: str
     message: str
@@ -79,7 +79,7 @@ class Trial:
 
 
 def attempt(trial: Trial, data: bytes) -> str:
-    """What became of an input: `accepted`, or the reason of its refusal.
+    """The result of an input: `accepted`, or the reason of its refusal.
 
     Raises:
         Exception: a finding.
@@ -118,7 +118,7 @@ def _graph(data: bytes) -> None:
 
 
 def _accepted(work: Callable[[], Any], what: str) -> Any:
-    """What was accepted must not be refused at the next step."""
+    """Runs a step that may not refuse an accepted value."""
     try:
         return work()
     except KernelfarmError as error:
@@ -198,7 +198,7 @@ def _job(data: bytes) -> None:
 
 
 class _Failed(grpc.RpcError):
-    """A failed call with the trailer that a peer sent."""
+    """A failed call with the trailer of a peer."""
 
     def __init__(self, trailer: bytes) -> None:
         self._trailer = trailer
@@ -219,7 +219,7 @@ def _status(data: bytes) -> None:
 
 
 def _lowering(data: bytes) -> None:
-    """Decode and decompose alone: many more operators in the same time."""
+    """Decodes and decomposes: reaches many more operators in the same time."""
     message = message_class("kernelfarm.v1.Graph").FromString(data)
     graph = graph_from_proto(message, ATEN_DIALECT)
     lowered = decompose_to_prims(graph, max_sorted_elems=None if len(data) % 2 else 1024)
@@ -229,7 +229,7 @@ def _lowering(data: bytes) -> None:
 
 
 def _services(data: bytes) -> None:
-    """Decode, decompose, optimize and write code, for a processor and for a GPU."""
+    """Decodes, decomposes, optimizes and generates code, for a processor and for a GPU."""
     message = message_class("kernelfarm.v1.Graph").FromString(data)
     graph = graph_from_proto(message, ATEN_DIALECT)
     program_key(graph, CPU, OPTIONS)
@@ -278,7 +278,7 @@ def _emitters(data: bytes) -> None:
 TRIALS = (
     Trial("graph", "kernelfarm.v1.Graph", _graph),
     Trial("lowering", "kernelfarm.v1.Graph", _lowering, "captured"),
-    Trial("rooms", "kernelfarm.v1.Graph", _services, "captured"),
+    Trial("services", "kernelfarm.v1.Graph", _services, "captured"),
     Trial("optimizer", "kernelfarm.v1.Graph", _optimizer, "prims"),
     Trial("kernel", "kernelfarm.internal.v1.Kernel", _kernel),
     Trial("emitters", "kernelfarm.internal.v1.Kernel", _emitters),

@@ -1,4 +1,4 @@
-"""Valid messages of every type that is fuzzed: of the corpus, or made of its messages."""
+"""Valid messages of every fuzzed type: from the corpus, or composed of its messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_REQUEST_SEEDS = 400
 
 @lru_cache(maxsize=64)
 def valid_messages(full_name: str, file: str = "*") -> tuple[bytes, ...]:
-    """Valid messages of a type; of one that nobody described here, an empty one."""
+    """Valid messages of a type; an empty one for types without a description here."""
     if kept := seeds(full_name, file):
         return kept
     make = _MAKERS.get(full_name)
@@ -143,7 +143,7 @@ def _explain_trace() -> Iterator[Message]:
 
 
 def _optimize() -> Iterator[Message]:
-    """The graph is a message in some versions of the contract, and its bytes in others."""
+    """Requests of `Optimize`; in the contract, the graph is a message or bytes."""
     for data in seeds("kernelfarm.v1.Graph", "prims"):
         envelope = optimizer.OptimizeRequest(target=CPU, request_id="fuzz").SerializeToString()
         yield optimizer.OptimizeRequest.FromString(

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.prepared import canonical_text, offline, prepare
 from kernelfarm.client import counters
 from kernelfarm.ir.graph_ir import Graph
 from tests.gpu.captures import captured_of
@@ -29,6 +28,7 @@ from tests.gpu.case import Case
 from tests.gpu.operators import Groups, chosen_groups, operator_cases
 from tests.gpu.run_case import problem_of
 from tests.gpu.table import all_cases
+from tests.support.prepared_folder import canonical_text, offline, prepare
 
 OPTIONS = {"mode": "strict", "timeout_s": 2.0}
 Outcome = dict[str, Any]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.prepared import recording
 from kernelfarm.client.capture.captured import CapturedGraph
 from tests.gpu.case import Case, called, on
+from tests.support.traced_graphs import recording
 
 
 def captured_of(case: Case, device: torch.device) -> list[CapturedGraph]:

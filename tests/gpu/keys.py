@@ -17,9 +17,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.prepared import canonical_text, recording
 from examples.model_zoo import MODELS, model_of
 from kernelfarm.client.capture.captured import CapturedGraph
+from tests.support.prepared_folder import canonical_text
+from tests.support.traced_graphs import recording
 
 DTYPES = ("float32", "float16", "bfloat16")
 MOST_LINES_SHOWN = 14

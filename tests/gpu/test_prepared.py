@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.prepared import offline
 from kernelfarm.client import counters
 from kernelfarm.client.loaders.by_device import device_support
 from tests.gpu.run_case import problem_of
 from tests.gpu.table import all_cases
+from tests.support.prepared_folder import offline
 
 CPU = torch.device("cpu")
 NAMES = ("dropout of any size", "gradients of windows", "losses")

@@ -23,7 +23,8 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.costly_graphs import long_graph
-from tests.support.farm import TIMEOUT_S, is_running, wait_until
+from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.processes import is_running
 from tests.support.small_graphs import CPU, h_graph
 
 
@@ -67,23 +68,40 @@ def busy(process: subprocess.Popen[bytes]) -> list[int]:
     return [child.pid for child in children(process) if sum(child.cpu_times()[:2]) > 0.5]
 
 
-def test_a_response_has_a_program_and_the_toolchain_that_made_it(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (process, stub):
-        response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
-        assert response.kernels and response.plan.steps
-        assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=TIMEOUT_S)
-        # No hit needs it, so it yields to frontends.
-        assert psutil.Process(process.pid).nice() == max(psutil.Process().nice(), 10)
+Service = tuple[subprocess.Popen[bytes], OptimizerServiceStub]
 
 
-def test_work_ends_with_its_call(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (process, stub):
-        call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
-        wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
-        (working,) = busy(process)
-        call.cancel()
-        wait_until(lambda: not is_running(working), TIMEOUT_S, "the child is ended")
-        assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with the settings as shipped."""
+    with optimizer(tmp_path_factory.mktemp("optimizer")) as started:
+        yield started
+
+
+def test_a_response_has_a_program_and_the_toolchain_that_made_it(service: Service) -> None:
+    process, stub = service
+    response = stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S)
+    assert response.kernels and response.plan.steps
+    assert response.made_by == stub.GetToolchain(api.GetToolchainRequest(), timeout=TIMEOUT_S)
+    # No hit needs it, so it yields to frontends.
+    assert psutil.Process(process.pid).nice() == max(psutil.Process().nice(), 10)
+
+
+def test_work_ends_with_its_call(service: Service) -> None:
+    process, stub = service
+    call = stub.Optimize.future(long_request(), timeout=TIMEOUT_S)
+    wait_until(lambda: bool(busy(process)), TIMEOUT_S, "a child works")
+    (working,) = busy(process)
+    call.cancel()
+    wait_until(lambda: not is_running(working), TIMEOUT_S, "the child is ended")
+    assert stub.Optimize(request_of(h_graph()), timeout=TIMEOUT_S).kernels
+
+
+def test_bytes_that_are_no_graph_are_refused_as_malformed(service: Service) -> None:
+    _, stub = service
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)
+    assert isinstance(error_from_rpc(caught.value), MalformedMessageError)
 
 
 def test_a_stopped_service_ends_its_work_and_exits_with_status_0(tmp_path: Path) -> None:
@@ -111,10 +129,3 @@ def test_work_beyond_a_limit_is_refused(
         with pytest.raises(grpc.RpcError) as caught:
             stub.Optimize(long_request(), timeout=TIMEOUT_S)
         assert isinstance(error_from_rpc(caught.value), error)
-
-
-def test_bytes_that_are_no_graph_are_refused_as_malformed(tmp_path: Path) -> None:
-    with optimizer(tmp_path) as (_, stub):
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.Optimize(api.OptimizeRequest(graph=b"\xff", target=CPU), timeout=TIMEOUT_S)
-        assert isinstance(error_from_rpc(caught.value), MalformedMessageError)

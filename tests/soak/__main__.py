@@ -1,12 +1,12 @@
-"""Whether a farm's memory stays flat over many requests.
+"""Checks that a farm's memory stays flat over many requests.
 
     python -m tests.soak [--requests 100000] [--samples 100] [--json FILE]
 
-Hits, new programs, refused calls of every kind and watches that connect again, at full rate. The
-cache's server and the gateway's memory get small limits, which the first half of the run fills:
-what then grows is no cache. The median slope in the second half tells how much each part grows in
-the whole run. It ends with 1 if one grows by more than 5 MB and 2 %, or by more than 5 open
-files or threads, or if a call ends with a status that it should not have.
+The load is hits, new programs, refused calls of every kind and watches that reconnect, at full
+rate. The cache's server and the gateway's memory have small limits, which the first half of the run
+fills: later growth is not that of a cache. The growth of each process tree over the whole run is
+estimated by the median slope in the second half. The exit status is 1 if one grows by more than 5
+MB and 2 %, or by more than 5 open files or threads, or if a call ends with an unexpected status.
 """
 
 from __future__ import annotations
@@ -20,32 +20,18 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.soak.run import EXPECTED, soak
+from tests.soak.run import soak, unexpected_statuses
 from tests.soak.samples import MIB, Growth
-
-SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})
-MOST_SELDOM = 0.001
-"""Of all calls: a full cache forgets a program until it is compiled again, or at once."""
-
-
-def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
-    """Statuses that no call should have ended with, or too many of them."""
-    most = MOST_SELDOM * sum(statuses.values())
-    return sorted(
-        f"{calls} {status}"
-        for status, calls in statuses.items()
-        if status not in EXPECTED and (status not in SELDOM or calls > most)
-    )
 
 
 def table(growths: list[Growth]) -> Iterator[str]:
-    """Markdown: what each part holds, and how it grows."""
+    """A Markdown table: the resources of each process tree, and their growth."""
     yield (
-        "| part | PSS MB: first, half, last | RSS MB | grows by MB | open files | threads | flat |"
+        "| part | USS MB: first, half, last | RSS MB | grows by MB | open files | threads | flat |"
     )
     yield "|---|---:|---:|---:|---:|---:|---|"
     for growth in growths:
-        sizes = (growth.first_pss_bytes, growth.middle_pss_bytes, growth.last_pss_bytes)
+        sizes = (growth.first_uss_bytes, growth.middle_uss_bytes, growth.last_uss_bytes)
         yield (
             f"| {growth.part} | {', '.join(f'{size / MIB:.1f}' for size in sizes)} |"
             f" {growth.last_rss_bytes / MIB:.1f} | {growth.grown_bytes / MIB:+.2f} |"
@@ -60,7 +46,7 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm ends too
     with tempfile.TemporaryDirectory(prefix="kernelfarm-soak-") as folder:
         growths, statuses = soak(options.requests, options.samples, Path(folder))
     print("\n".join(table(growths)))

@@ -1,8 +1,8 @@
 """Requests at full rate: `python -m tests.soak.load ENDPOINT REQUESTS`, the token on stdin.
 
-Of 100 requests one is a new small program and four are refused, each for another reason; the others
-are hits. A watch is opened again and again beside. Prints how many are done, now and then, and at
-the end their number by status as JSON.
+Of 100 requests, one is a new small program and four are refused, each for another reason; the
+others are hits. At the same time a watch is opened repeatedly. Prints the number of completed
+requests from time to time, and at the end their number by status as JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.support.hostile_requests import failing_graph, long_operator_name, sm
 COMPILE = "/kernelfarm.v1.CompileService/Compile"
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 THREADS = 8
-TOLD_EVERY = 100
+REPORT_EVERY = 100
 
 _LIMIT_S = 60.0
 _HITS = 4
@@ -37,7 +37,7 @@ _BAD_TOKEN = "kft_000000000000_" + "A" * 43
 
 
 class Load:
-    """The requests by number, so that every run sends the same ones."""
+    """The requests by number: every run sends the same ones."""
 
     def __init__(self, endpoint: str, token: str) -> None:
         options = [*channel_options(), ("grpc.enable_retries", 0)]
@@ -57,7 +57,7 @@ class Load:
         self.statuses: Counter[str] = Counter()
 
     def send(self, number: int) -> None:
-        """One request."""
+        """Sends the request of this number."""
         work = self._seldom.get(number % 100)
         if work is not None:
             status = work(number)
@@ -68,7 +68,7 @@ class Load:
         self.statuses[status] += 1
 
     def watch_again(self) -> None:
-        """A watch of a second."""
+        """Watches for a second."""
         stub = CacheServiceStub(self._channel)
         request = cache_api.WatchInvalidationsRequest()
         try:
@@ -107,8 +107,8 @@ class Load:
         return "OK"
 
 
-def tell(line: str) -> None:
-    """Writes a line at once: those of several threads must not become one."""
+def write_line(line: str) -> None:
+    """Writes a line in one call, so that lines of several threads do not mix."""
     with _stdout:
         print(line, flush=True)
 
@@ -123,8 +123,8 @@ def main() -> None:
             if number >= requests:
                 return
             load.send(number)
-            if number % TOLD_EVERY == 0:
-                tell(str(number))
+            if number % REPORT_EVERY == 0:
+                write_line(str(number))
 
     def watch_all() -> None:
         while not is_over.is_set():
@@ -138,7 +138,7 @@ def main() -> None:
         thread.join()
     is_over.set()
     watcher.join()
-    tell(json.dumps(load.statuses))
+    write_line(json.dumps(load.statuses))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A farm under load for many requests, and what each of its parts holds meanwhile."""
+"""A farm under load for many requests, with samples of its resources."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from pathlib import Path
 import psutil
 
 from kernelfarm.cache.embedded import ServerRole
-from tests.soak.load import TOLD_EVERY
+from tests.soak.load import REPORT_EVERY
 from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
 from tests.support.attacked_farm import Attacked, Credential, attacked_farm
 from tests.support.redis_of_process import client_of, socket_of
 
 EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})
+SELDOM = frozenset({"NOT_FOUND", "UNAVAILABLE"})
+MOST_SELDOM = 0.001
+"""Share of all calls: a full cache may evict a program at any time."""
 
 _CACHE_BYTES = 8 * MIB
 
@@ -28,9 +31,9 @@ _SETTINGS = {
 
 
 def soak(requests: int, samples: int, folder: Path) -> tuple[list[Growth], dict[str, int]]:
-    """Growth by part, and calls by status."""
+    """The growth of each process tree, and calls by status."""
     taken: dict[str, list[Sample]] = defaultdict(list)
-    every = max(TOLD_EVERY, requests // samples)
+    every = max(REPORT_EVERY, requests // samples)
     with attacked_farm(folder, "cpu", **_SETTINGS) as attacked:
         _limit_cache(attacked)
         with _load(attacked, requests) as load:
@@ -45,8 +48,18 @@ def soak(requests: int, samples: int, folder: Path) -> tuple[list[Growth], dict[
     return [growth_of(series) for series in taken.values()], statuses
 
 
+def unexpected_statuses(statuses: dict[str, int]) -> list[str]:
+    """Statuses that no call may end with, and those of `SELDOM` that are too many."""
+    most = MOST_SELDOM * sum(statuses.values())
+    return sorted(
+        f"{calls} {status}"
+        for status, calls in statuses.items()
+        if status not in EXPECTED and (status not in SELDOM or calls > most)
+    )
+
+
 def _limit_cache(attacked: Attacked) -> None:
-    """The cache's server becomes full soon."""
+    """Sets a small limit on the memory of the cache's server."""
     (pid,) = attacked.farm.pids(f"redis-{ServerRole.CACHE.value}")
     with client_of(socket_of(psutil.Process(pid))) as client:
         client.config_set("maxmemory", _CACHE_BYTES)

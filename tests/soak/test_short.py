@@ -1,4 +1,4 @@
-"""A short soak in each run, with a bound that a warm-up may fill; `-m slow` takes the whole one."""
+"""A short soak with a bound for its warm-up; `-m slow` runs the whole one."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.__main__ import unexpected_statuses
-from tests.soak.run import soak
+from tests.soak.run import soak, unexpected_statuses
 from tests.soak.samples import MIB, Sample, growth_of, take_samples
 from tests.support.farm import Farm
 
 REQUESTS = 3_000
 MOST_GROWTH_BYTES = 10 * MIB
-"""Caches of a short run are still being filled; it has 30 refused calls of 128 KiB each."""
+"""The caches of a short run still fill up; it has 30 refused calls of 128 KiB each."""
 
 
-def test_a_few_thousand_requests_keep_little(tmp_path: Path) -> None:
+def test_memory_grows_little_over_a_few_thousand_requests(tmp_path: Path) -> None:
     growths, statuses = soak(REQUESTS, 30, tmp_path)
     assert sum(statuses.values()) >= REQUESTS
     assert unexpected_statuses(statuses) == []
@@ -46,9 +45,9 @@ def test_growth_is_that_of_the_second_half_for_the_whole_run() -> None:
     assert round(growth_of(series(MIB, 0)).grown_bytes / MIB) == 19
 
 
-def test_a_sample_counts_each_part_of_a_farm(farm: Farm) -> None:
+def test_there_is_a_sample_of_each_process_of_a_farm(farm: Farm) -> None:
     parts = {sample.part: sample for sample in take_samples(farm, 0)}
     assert {"supervisor", "frontend", "optimizer", "codegen", "worker-cpu-0"} <= set(parts)
     for sample in parts.values():
-        assert sample.pss_bytes > MIB and sample.rss_bytes >= sample.pss_bytes
+        assert sample.uss_bytes > MIB and sample.rss_bytes >= sample.uss_bytes
         assert sample.files > 2 and sample.threads >= 1

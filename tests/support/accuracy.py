@@ -1,4 +1,4 @@
-"""Judges results against float64, next to what eager's own rounding does."""
+"""Compares results with float64, relative to eager's own rounding error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls over a real socket, and what came back."""
+"""Calls of a farm over a real socket."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def stub_of(endpoint: str) -> Iterator[api_grpc.CompileServiceStub]:
 
 
 def compile_at(endpoint: str, request: api.CompileRequest, timeout: float = DEADLINE_S) -> Compiled:
-    """Compiles and collects every event."""
+    """Collects every event of a Compile call."""
     stages, programs = [], []
     with stub_of(endpoint) as stub:
         for event in stub.Compile(request, timeout=timeout):
@@ -49,6 +49,15 @@ def compile_at(endpoint: str, request: api.CompileRequest, timeout: float = DEAD
             else:
                 stages.append(event.stage)
     return Compiled(stages, programs)
+
+
+def compiles(endpoint: str, request: api.CompileRequest) -> bool:
+    """True if the call ends with a program; False if it ends with UNAVAILABLE."""
+    try:
+        return bool(compile_at(endpoint, request).program.artifacts)
+    except grpc.RpcError as error:
+        assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+        return False
 
 
 def refusal_of(endpoint: str, request: api.CompileRequest | bytes) -> KernelfarmError:
@@ -68,7 +77,7 @@ def refusal_of(endpoint: str, request: api.CompileRequest | bytes) -> Kernelfarm
 
 
 def read_blobs(endpoint: str, *digests: bytes) -> list[bytes]:
-    """Blobs by digest, put together from their chunks."""
+    """The contents of blobs, joined from their chunks."""
     contents = [bytearray() for _ in digests]
     with stub_of(endpoint) as stub:
         for chunk in stub.ReadBlobs(api.ReadBlobsRequest(sha256=digests), timeout=DEADLINE_S):

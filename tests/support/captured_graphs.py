@@ -1,4 +1,4 @@
-"""Captured graphs by hand, and the NumPy meaning of Prims with the framework's part in torch."""
+"""Captured graphs built by hand, and Prims evaluated in NumPy, with extern nodes in torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from frontend_svc.decompose.pipeline import Decomposition, decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.runtime.seeds import draw_seeds
-from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -24,19 +22,11 @@ from kernelfarm.ir.graph_ir import (
     Ref,
     SizeSymbol,
     TensorType,
-    contiguous_strides,
     seed_nodes,
     uses_of,
 )
 from kernelfarm.ir.interpret import ExternSite, run_graph
 from tests.support.single_operator import to_numpy, to_torch
-
-F32 = DType.F32
-
-
-def tensor(*shape: int | Expr, dtype: DType = F32) -> TensorType:
-    extents = tuple(as_expr(extent) for extent in shape)
-    return TensorType(dtype, extents, contiguous_strides(extents))
 
 
 def one_node_graph(
@@ -65,9 +55,9 @@ def prim_names(lowered: Decomposition) -> list[str]:
 
 
 class Compiled:
-    """What `torch.compile` captured of a function: graphs, Prims, and results by NumPy.
+    """The graphs of a function under `torch.compile`, their Prims, and results in NumPy.
 
-    Nodes that the farm leaves to the framework are run by torch, as the client does.
+    Torch runs the extern nodes, as the client does.
     """
 
     def __init__(self, function: Callable[..., Any], *args: Any, **options: Any) -> None:
@@ -92,7 +82,7 @@ class Compiled:
 def run_lowered(
     captured: CapturedGraph, lowered: Decomposition, values: Sequence[Any]
 ) -> list[Any]:
-    """The outputs of a lowered program on torch tensors."""
+    """The outputs of decomposed graphs on torch tensors."""
 
     def run_extern(site: ExternSite, arrays: list[Any]) -> list[Any]:
         return _run_captured_node(captured, site, [to_torch(array) for array in arrays])
@@ -100,10 +90,10 @@ def run_lowered(
     inputs = []
     for source in captured.sources:
         if isinstance(source, torch.Tensor):
-            continue  # a constant travels in the graph
+            continue  # a constant is part of the graph
         value = values[source]
         inputs.append(to_numpy(value) if isinstance(value, torch.Tensor) else value)
-    # First of all, as a plan does: steps of the framework may draw from the same generator.
+    # First, as a plan does: extern steps may draw from the same generator.
     drawn = draw_seeds(len(seed_nodes(lowered.graph)), torch.device("cpu"))
     seeds = [int(seed) for seed in drawn]
     results = run_graph(lowered.graph, inputs, run_extern, seeds)

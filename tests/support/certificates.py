@@ -1,4 +1,4 @@
-"""Certificate authorities and certificates for tests, made in milliseconds."""
+"""Certificate authorities and certificates for tests, with keys that are quick to generate."""
 
 from __future__ import annotations
 

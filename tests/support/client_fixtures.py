@@ -1,6 +1,6 @@
-"""Fixtures of the client: settings that point at the farm, and a backend that knows nothing.
+"""Fixtures of the client: settings that point at a farm, and a backend without earlier state.
 
-They import torch only when they are used: most tests of services need none.
+They import torch only when a test uses them: most tests of services do without it.
 """
 
 from __future__ import annotations
@@ -14,22 +14,29 @@ from tests.support.farm import Farm
 
 @pytest.fixture
 def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The test compiles anew and may be warned again."""
+    """The test compiles anew, and warnings that were shown once are shown again."""
     import torch  # noqa: PLC0415
 
     from kernelfarm.client.programs import eager  # noqa: PLC0415
     from kernelfarm.client.runtime import arena  # noqa: PLC0415
-    from tests.support.client_timeouts import be_patient  # noqa: PLC0415
+    from tests.support.client_timeouts import set_watch_timeout  # noqa: PLC0415
 
     torch._dynamo.reset()
     eager.reset_warnings()
-    be_patient(monkeypatch)
+    set_watch_timeout(monkeypatch)
     yield
     arena.release()
 
 
 @pytest.fixture
 def endpoint(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The shared farm's endpoint, also in the environment."""
+    """The endpoint of the shared farm for the CPU, which clients of the test use."""
     monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)
     return farm.endpoint
+
+
+@pytest.fixture
+def vendor_endpoint(vendor_farm: Farm, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The endpoint of the shared farm for every vendor, which clients of the test use."""
+    monkeypatch.setenv("KERNELFARM_ENDPOINT", vendor_farm.endpoint)
+    return vendor_farm.endpoint

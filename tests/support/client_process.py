@@ -1,4 +1,4 @@
-"""What a client process starts with, within this one: nothing in memory, a disk tier that stays."""
+"""The state of a new client process, within this one: empty memory, and a disk tier."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.farm import TIMEOUT_S
 
 @dataclass
 class NewProcess:
-    """A client as it starts; only one at a time."""
+    """A client without programs in memory; only one may exist at a time."""
 
     access: FarmAccess
     store: ProgramStore = field(default_factory=ProgramStore)
@@ -41,7 +41,7 @@ class NewProcess:
 
 
 def new_process(endpoint: str, folder: Path, **settings: object) -> NewProcess:
-    """Forgets what this process knows, ends its watches, and counts from 0."""
+    """Drops all programs and watches of this process, and resets its counters."""
     for watch in invalidation_watch._watches.values():
         watch.close()
     invalidation_watch._watches.clear()

@@ -1,4 +1,4 @@
-"""Clients on a slow machine: a farm that is busy is not taken to be away."""
+"""Timeouts of clients for slow machines: a farm that is busy is not taken for one that is away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import pytest
 from tests.support.farm import TIMEOUT_S
 
 
-def be_patient(monkeypatch: pytest.MonkeyPatch, patience_s: float = TIMEOUT_S) -> None:
-    """Lets clients of this process wait for a farm's word as long as it takes."""
-    monkeypatch.setattr("kernelfarm.client.farm.access.WATCH_TIMEOUT_S", patience_s)
+def set_watch_timeout(monkeypatch: pytest.MonkeyPatch, timeout_s: float = TIMEOUT_S) -> None:
+    """Sets how long clients of this process wait for the first message of a watch."""
+    monkeypatch.setattr("kernelfarm.client.farm.access.WATCH_TIMEOUT_S", timeout_s)

@@ -1,4 +1,4 @@
-"""Fixtures of code generation: a service and its worker, targets of this CPU, the interpreter."""
+"""Fixtures of code generation: an edge with a worker, the targets of this CPU, the interpreter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.codegen_processes import CodegenFarm, codegen_farm
 
 @pytest.fixture(scope="session")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """The service and a worker of two processes; tests that hurt them start their own."""
+    """An edge, and a worker of two processes; tests that hurt them start their own."""
     with codegen_farm(tmp_path_factory.mktemp("codegen")) as started:
         started.start_edge()
         started.start_worker(concurrency=2)
@@ -28,7 +28,7 @@ async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs what asks for each target of this CPU once for each that it runs."""
+    """Runs tests that use `each_cpu_target` once for each target that this CPU can run."""
     if "each_cpu_target" in metafunc.fixturenames:
         from tests.support.compiled_kernels import run_targets  # noqa: PLC0415 # imports llvmlite
 
@@ -37,7 +37,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def each_cpu_target(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Kernels that state no target are made for this one."""
+    """The target of kernels that state none."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("KERNELFARM_HOST_TARGET", request.param)
         yield request.param
@@ -45,7 +45,7 @@ def each_cpu_target(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_interpreter() -> Iterator[None]:
-    """The first test that needs Triton's interpreter starts it; the session's end ends it."""
+    """Ends Triton's interpreter, which the first test that needs it starts, with the session."""
     yield
     if "tests.support.triton_interpreter" in sys.modules:
         sys.modules["tests.support.triton_interpreter"].end_interpreter()

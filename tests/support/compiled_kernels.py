@@ -1,4 +1,4 @@
-"""Kernels that run: built by the CPU backend, loaded by the client, called on NumPy arrays."""
+"""Kernels built by the CPU backend, loaded by the client, and called on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LOADER = CpuLoader()
 
 
 def run_targets() -> list[Any]:
-    """This machine's CPU targets as parameters; those of its kind that it lacks are NOT RUN."""
+    """The CPU targets of this architecture, as parameters; those that it cannot run are NOT RUN."""
     names = (
         ("cpu:aarch64",)
         if this_processor().name == "aarch64"
@@ -58,7 +58,7 @@ def run_targets() -> list[Any]:
 
 
 def unless_it_runs(name: str) -> list[pytest.MarkDecorator]:
-    """Marks for what executes code of a target."""
+    """A mark that skips tests that run code of a target, if this machine cannot."""
     if name in this_processor().targets():
         return []
     return [pytest.mark.skip(reason=f"{PREFIX}{PROCESSOR}what {name} needs")]
@@ -95,7 +95,7 @@ def run(
     threads: int = 1,
     target: str = "",
 ) -> int:
-    """Runs the compiled kernel in place on flat arrays; what the entry returned."""
+    """Runs the compiled kernel in place on flat arrays; returns the result of its entry point."""
     arrays = [buffers[p.name] for p in kernel.params]
     for array, param in zip(arrays, kernel.params, strict=True):
         assert array.dtype == NUMPY[param.dtype], (param.name, array.dtype)
@@ -107,7 +107,7 @@ def run(
 
 
 def param(name: str, dtype: DType, size: IntLike) -> Param:
-    """A buffer whose name says how it is used."""
+    """A buffer parameter; its access follows from its name: `in0`, `out0`, `inout0`."""
     access = Access.READ
     if name.startswith("inout"):
         access = Access.READ_WRITE
@@ -153,7 +153,7 @@ def pointwise(op: str, operands: tuple[DType, ...], result: DType, count: int) -
 
 
 def both(kernel: Kernel, buffers: dict[str, np.ndarray], sizes: dict[str, int]) -> None:
-    """Runs compiled and interpreted on copies and compares what was written."""
+    """Runs the kernel compiled and interpreted on copies, and compares what it wrote."""
     compiled = {name: array.copy() for name, array in buffers.items()}
     run_kernel(kernel, buffers, sizes)
     assert run(kernel, compiled, sizes, threads=2) == 0

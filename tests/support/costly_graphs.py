@@ -1,38 +1,30 @@
-"""Requests whose work takes long: it must be ended, or others must not have to wait for it."""
+"""Requests whose work takes long: it must not delay other callers, and must end on time."""
 
 from __future__ import annotations
 
-from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import (
     Graph,
     Input,
     Node,
     Ref,
     SizeSymbol,
-    TensorType,
-    contiguous_strides,
 )
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
 from tests.support.small_graphs import CPU, tensor
 
 
-def _matrix(rows: Expr, columns: int) -> TensorType:
-    shape = (rows, as_expr(columns))
-    return TensorType(DType.F32, shape, contiguous_strides(shape))
-
-
 def cat_graph(inputs: int, columns: int = 4) -> Graph:
-    """`relu(cat(inputs))`, each of a length of its own: 800 bytes that once took for ever."""
+    """`relu(cat(inputs))` with a size symbol for each input: 800 bytes that once took hours."""
     rows = [symbol(f"s{index}") for index in range(inputs)]
-    joined = _matrix(sum(rows[1:], rows[0]), columns)
+    joined = tensor(sum(rows[1:], rows[0]), columns)
     cat = Node("aten.cat.default", (tuple(map(Ref, range(inputs))), 0), (), (inputs,), (joined,))
     relu = Node("aten.relu.default", (Ref(inputs),), (), (inputs + 1,), (joined,))
     return Graph(
         dialect="aten",
         symbols=tuple(SizeSymbol(f"s{index}", 1, None) for index in range(inputs)),
-        inputs=tuple(Input(i, _matrix(extent, columns), f"x{i}") for i, extent in enumerate(rows)),
+        inputs=tuple(Input(i, tensor(extent, columns), f"x{i}") for i, extent in enumerate(rows)),
         nodes=(cat, relu),
         outputs=(Ref(inputs + 1),),
         output_types=(joined,),
@@ -40,7 +32,7 @@ def cat_graph(inputs: int, columns: int = 4) -> Graph:
 
 
 def long_graph(nodes: int, columns: int = 4) -> Graph:
-    """A chain of cheap operators: honest work, seconds of it."""
+    """A chain of cheap operators: legitimate work of seconds."""
     matrix = tensor(4, columns)
     chain = tuple(
         Node("aten.add.Tensor", (Ref(index), 1 + index), (), (index + 1,), (matrix,))

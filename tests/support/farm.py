@@ -2,47 +2,49 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
+from examples.farm import StartedFarm, start_farm
+from tests.support.processes import kill_tree
 
-# Longer than a slow and busy machine takes: only what never comes is waited for so long.
+# Longer than a slow and busy machine takes: a test that passes never waits so long.
 START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 120
 TIMEOUT_S = 120
 
+ACCELERATORS = ("ascend", "cuda", "rocm")
+
+# A sweep at the rate of a production farm would make the tests that share a farm wait.
+QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
+
 
 @dataclass(frozen=True)
-class Farm:
-    """A farm that serves at `endpoint`; `data_dir` holds its logs and status file."""
-
-    endpoint: str
-    data_dir: Path
-    process: subprocess.Popen[str]
+class Farm(StartedFarm):
+    """A running farm, and what its status file and logs report."""
 
     def status(self) -> dict[str, Any]:
-        """What its status file says now."""
+        """The present content of the status file."""
         return json.loads((self.data_dir / "farm.json").read_text())
 
-    def pids(self, prefix: str) -> list[int]:
-        """Process ids of the children whose names begin so; those that are down are left out."""
-        children = self.status()["children"].items()
-        return [c["pid"] for name, c in children if name.startswith(prefix) and c["pid"]]
-
     def children(self, prefix: str) -> dict[str, int]:
-        """Process ids of the children whose names begin so, by name; all of them run."""
+        """Process ids by name, of the children whose names begin so and that run."""
         children = self.status()["children"].items()
-        return {name: child["pid"] for name, child in children if name.startswith(prefix)}
+        return {
+            name: child["pid"]
+            for name, child in children
+            if name.startswith(prefix) and child["pid"]
+        }
+
+    def pids(self, prefix: str) -> list[int]:
+        """Process ids of the children whose names begin so and that run."""
+        return list(self.children(prefix).values())
 
     def is_back(self, child: str, killed: int) -> bool:
         """True once a child serves again under another process id."""
@@ -53,10 +55,9 @@ class Farm:
         """A child's log so far."""
         return (self.data_dir / "logs" / f"{child}.log").read_text()
 
-    def stop(self) -> int:
-        """SIGTERM, and the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_TIMEOUT_S)
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """The exit status after SIGTERM, on which the farm drains."""
+        return super().stop(timeout_s)
 
 
 @contextlib.contextmanager
@@ -68,42 +69,26 @@ def running_farm(
     workers: int = 1,
     **environment: str,
 ) -> Iterator[Farm]:
-    """A farm on a free port with an empty cache; stopped at the end if the test did not.
+    """A farm on a free port with an empty cache; killed at the end if the test did not stop it.
 
-    One worker of the CPU queue unless told otherwise: each costs a farm seconds to start.
+    `workers` is the number of workers of the CPU queue: each costs a farm seconds to start.
     """
-    command = [sys.executable, "-m", "kernelfarm.cli", "up", "--listen", "127.0.0.1:0"]
-    command += ["--vendors", vendors, "--data-dir", str(data_dir)]
-    command += ["--frontends", str(frontends), "--workers", str(workers)]
-    data_dir.mkdir(parents=True, exist_ok=True)
-    log = data_dir / "up.log"
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env={
-                "KERNELFARM_START_TIMEOUT_S": str(START_TIMEOUT_S),
-                **os.environ,
-                **environment,
-            },
-        )
-    with process:
-        try:
-            yield Farm(_endpoint(process, log), data_dir, process)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                process.wait(STOP_TIMEOUT_S)
-
-
-def is_running(pid: int) -> bool:
-    """Whether a process is there and has not ended (a zombie has)."""
+    flags = ["--vendors", vendors, "--frontends", str(frontends), "--workers", str(workers)]
+    temporary = data_dir / "tmp"  # what killed workers leave behind goes with the test's folder
+    temporary.mkdir(parents=True, exist_ok=True)
+    added = {
+        "KERNELFARM_START_TIMEOUT_S": str(START_TIMEOUT_S),
+        "TMPDIR": str(temporary),
+        **environment,
+    }
+    started = start_farm(data_dir, *flags, environment=added)
+    farm = Farm(started.endpoint, started.data_dir, started.process)
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        yield farm
+    finally:
+        if farm.process.poll() is None:
+            kill_tree(farm.process.pid)
+            farm.process.wait()
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:
@@ -115,15 +100,11 @@ def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:
     return time.monotonic() - began
 
 
-def _endpoint(process: subprocess.Popen[str], log: Path) -> str:
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.startswith("READY "), f"the farm did not start:\n{log.read_text()[-4000:]}"
-    return line.split()[1]
-
-
-# The shared farm holds what all tests compiled: at an operator's rate tests would wait for sweeps.
-QUICK_SWEEPS = {"KERNELFARM_SWEEP_KEYS_PER_S": "1000000"}
-
-
-ACCELERATORS = ("ascend", "cuda", "rocm")
+async def until(
+    holds: Callable[[], bool], what: str = "the condition", timeout_s: float = TIMEOUT_S
+) -> None:
+    """As `wait_until`, while other tasks of the test's event loop run."""
+    began = time.monotonic()
+    while not holds():
+        assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
+        await asyncio.sleep(0.01)

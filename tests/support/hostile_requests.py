@@ -1,7 +1,7 @@
-"""Messages of an attacker, as the bytes that travel; each takes a farm much more than its sender.
+"""Messages of an attacker, serialized; each costs a farm much more than its sender.
 
-A `Template` is serialized once. Its copies differ in one floating-point constant, so that each is
-another program with a key of its own, and cost their sender one replacement of eight bytes.
+A `Template` is serialized once. Its copies differ in one floating-point constant: each is another
+program with a key of its own, and costs its sender the replacement of eight bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
+from kernelfarm.ir.algebra.expr import ONE, symbol
 from kernelfarm.ir.graph_ir import (
     Arg,
     Graph,
@@ -22,12 +21,12 @@ from kernelfarm.ir.graph_ir import (
     Ref,
     SizeSymbol,
     TensorType,
-    contiguous_strides,
 )
 from kernelfarm.v1 import cache_service_pb2 as cache_api
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire import graph_to_proto
+from tests.support.small_graphs import tensor
 
 MIB = 1024 * 1024
 CPU = "cpu:x86-64-v3"
@@ -63,14 +62,6 @@ class Template:
         return _MARK_BYTES in self.data
 
 
-def tensor(shape: Sequence[Expr | int], strides: Sequence[Expr | int] | None = None) -> TensorType:
-    """A tensor type of f32; contiguous without strides."""
-    extents = tuple(as_expr(extent) for extent in shape)
-    if strides is None:
-        return TensorType(DType.F32, extents, contiguous_strides(extents))
-    return TensorType(DType.F32, extents, tuple(as_expr(stride) for stride in strides))
-
-
 def chain(source: TensorType, steps: Sequence[tuple[str, tuple[Arg, ...]]]) -> tuple[Node, ...]:
     """Nodes that apply one operator after the other; the first one reads value 0."""
     return tuple(
@@ -97,18 +88,18 @@ def compile_template(graph: Graph, target: str = CPU) -> Template:
 
 
 def small_program(target: str = CPU, links: int = 6) -> Template:
-    """What an honest tenant compiles: a chain of cheap operators over a matrix."""
+    """A program of a legitimate tenant: a chain of cheap operators over a matrix."""
     functions = ("aten.abs.default", "aten.relu.default", "aten.neg.default")
     steps = [(functions[link % 3], ()) for link in range(links)]
-    return compile_template(unary_graph(tensor((64, 128)), [*steps, (_MUL, (_MARK,))]), target)
+    return compile_template(unary_graph(tensor(64, 128), [*steps, (_MUL, (_MARK,))]), target)
 
 
 def cat_of_dynamic_inputs(pieces: int = 13, target: str = CPU) -> Template:
     """`relu(cat(...)) * c` of inputs whose rows are one size symbol each."""
     sizes = [symbol(f"s{number}") for number in range(pieces)]
     rows = sum(sizes[1:], start=sizes[0])
-    joined = tensor((rows, 8))
-    inputs = tuple(Input(n, tensor((size, 8)), f"x{n}") for n, size in enumerate(sizes))
+    joined = tensor(rows, 8)
+    inputs = tuple(Input(n, tensor(size, 8), f"x{n}") for n, size in enumerate(sizes))
     nodes = (
         Node(_CAT, (tuple(Ref(n) for n in range(pieces)), 0), (), (pieces,), (joined,)),
         Node(_RELU, (Ref(pieces),), (), (pieces + 1,), (joined,)),
@@ -123,7 +114,7 @@ def cat_of_dynamic_inputs(pieces: int = 13, target: str = CPU) -> Template:
 def product_of_extents(factors: int = 24, target: str = CPU) -> Template:
     """`relu(x) * c` of a tensor of extents `s0 + 1`, `s1 + 1`, ...: 2^factors terms multiplied out.
 
-    Strides as of an expanded tensor are small, so that decoding has nothing to refuse.
+    The strides are those of an expanded tensor: they are small, so that decoding refuses nothing.
     """
     kind = _grown_tensor(factors)
     nodes = chain(kind, [(_RELU, ()), (_MUL, (_MARK,))])
@@ -131,7 +122,8 @@ def product_of_extents(factors: int = 24, target: str = CPU) -> Template:
 
 
 def _grown_tensor(factors: int) -> TensorType:
-    return tensor([symbol(f"s{number}") + 1 for number in range(factors)], [ONE] * factors)
+    extents = [symbol(f"s{number}") + 1 for number in range(factors)]
+    return tensor(*extents, strides=[ONE] * factors)
 
 
 def _with_sizes(
@@ -147,15 +139,15 @@ def _with_sizes(
 def heavy_kernel(functions: int = 250, target: str = CUDA) -> Template:
     """A chain of tangents, fused to one kernel: ptxas takes minutes and more than a gigabyte."""
     steps = [(_MUL, (_MARK,)), *[(_TAN, ())] * functions]
-    return compile_template(unary_graph(tensor((64, 128)), steps), target)
+    return compile_template(unary_graph(tensor(64, 128), steps), target)
 
 
 def explained_products(size_bytes: int = 2_700_000) -> Template:
-    """An `ExplainMissRequest`, for who may only read: sizes that multiply out to 511 terms each.
+    """An `ExplainMissRequest`, which a reader may send: sizes that multiply out to 511 terms each.
 
-    No two are equal, so that nothing remembers them.
+    No two sizes are equal, so that no cache of decoded sizes helps.
     """
-    source = tensor((4, 4))
+    source = tensor(4, 4)
     one = pb.Argument(expr=_product((0, 1, 2)))
     sizes = pb.ArgumentList(
         items=[
@@ -173,7 +165,7 @@ def explained_products(size_bytes: int = 2_700_000) -> Template:
 
 
 def _product(chosen: Sequence[int]) -> pb.Expr:
-    """`(s0 + 1) * (s1 + 1) * ...` as a client may send it: not multiplied out."""
+    """`(s0 + 1) * (s1 + 1) * ...`, not multiplied out."""
     factors = [
         pb.Expr(
             call=pb.ExprCall(
@@ -186,13 +178,13 @@ def _product(chosen: Sequence[int]) -> pb.Expr:
 
 
 def many_empty_nodes(size_bytes: int = 30 * MIB) -> Template:
-    """A `CompileRequest` of nodes of two bytes: a parsed one takes some thirty times as much."""
+    """A `CompileRequest` of nodes of two bytes: parsed, it takes thirty times as much memory."""
     return Template(_with_graph(b"\x2a\x00" * (size_bytes // 2)))
 
 
 def long_operator_name(size_bytes: int = 30 * MIB) -> Template:
-    """A `CompileRequest` that names an unknown operator of many letters; each copy another."""
-    source = tensor((4, 4))
+    """A `CompileRequest` with a long name of an unknown operator; each copy has another name."""
+    source = tensor(4, 4)
     node = Node("aten." + "x" * size_bytes, (Ref(0), _MARK), (), (1,), (source,))
     graph = Graph("aten", (), (Input(0, source),), (node,), (Ref(1),), (source,))
     return compile_template(graph)
@@ -200,7 +192,7 @@ def long_operator_name(size_bytes: int = 30 * MIB) -> Template:
 
 def failing_graph(name_bytes: int = 200) -> Template:
     """A small `CompileRequest` that is refused: its result's type contradicts the operator."""
-    source, wrong = tensor((4, 4)), tensor((4, 5))
+    source, wrong = tensor(4, 4), tensor(4, 5)
     nodes = (
         Node(_MUL, (Ref(0), _MARK), (), (1,), (source,)),
         Node(_RELU, (Ref(1),), (), (2,), (wrong,)),
@@ -210,13 +202,13 @@ def failing_graph(name_bytes: int = 200) -> Template:
 
 
 def numbered(template: Template, start: int = 0) -> Callable[[], bytes]:
-    """Copies one after the other, each another program."""
+    """A function that returns a new copy at each call."""
     numbers = itertools.count(start)
     return lambda: template.copy(next(numbers))
 
 
 def _with_graph(body: bytes) -> bytes:
-    """A `CompileRequest` whose graph is given as bytes, with the version that farms speak."""
+    """A `CompileRequest` with a serialized graph, in the current ABI version."""
     head = pb.Graph(abi_version=1, dialect="aten").SerializeToString()
     graph = head + body
     tail = api.CompileRequest(targets=[CPU]).SerializeToString()

@@ -1,4 +1,4 @@
-"""The whole farm as one function: a captured graph becomes a callable, without servers."""
+"""All stages of the farm in this process: turns captured graphs into callables, without servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.captured_graphs import run_lowered
 
 @dataclass(slots=True)
 class Counts:
-    """What the plans of a sample consist of."""
+    """How many kernels and extern steps the plans of a sample have."""
 
     graphs: int = 0
     nodes: int = 0
@@ -40,7 +40,7 @@ class Counts:
     externs: list[str] = field(default_factory=list)
 
     def add(self, captured: CapturedGraph, plan: Plan) -> None:
-        """Counts one compiled graph."""
+        """Adds the steps of one compiled graph."""
         self.graphs += 1
         self.nodes += len(captured.nodes)
         self.launches += sum(isinstance(step, Launch) for step in plan.steps)
@@ -49,14 +49,14 @@ class Counts:
 
 
 Compile = Callable[[CapturedGraph, Counts], Callable[[Sequence[Any]], list[Any]]]
-"""Makes a callable of a captured graph and counts what it consists of."""
+"""Turns a captured graph into a callable, and counts its steps."""
 
 _loader = CpuLoader()
 _kernels: dict[bytes, CpuKernel] = {}
 
 
 def compile_here(captured: CapturedGraph, counts: Counts) -> PlanRunner:
-    """Every room in turn, in this process, for this machine's processor."""
+    """Compiles a graph for this machine's processor, all stages in this process."""
     target = target_facts(host_cpu_target())
     lowered = decompose_to_prims(captured.graph, max_sorted_elems=target.max_sorted_elems)
     program = optimize(lowered.graph, target).program
@@ -69,14 +69,14 @@ def compile_here(captured: CapturedGraph, counts: Counts) -> PlanRunner:
 
 
 def interpret_here(captured: CapturedGraph, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:
-    """The Prims of a graph in NumPy: what random numbers mean, given the seeds that are drawn."""
+    """Evaluates the Prims of a graph in NumPy, with the seeds that a plan would draw."""
     lowered = decompose_to_prims(captured.graph)
     handed_out = module_outputs(captured, {}) or (lambda outputs, args: outputs)
     return lambda args: handed_out(run_lowered(captured, lowered, args), args)
 
 
 def _loaded(kernel: Kernel, target: str) -> CpuKernel:
-    # The symbol is part of the binary, and equal keys may bear different names.
+    # The symbol is part of the binary, and kernels with equal keys may have different names.
     key = kernel_key(kernel, target) + kernel.name.encode()
     if key not in _kernels:
         (built,) = BACKEND.build(kernel, target_facts(target))
@@ -86,7 +86,7 @@ def _loaded(kernel: Kernel, target: str) -> CpuKernel:
 
 
 def compiled_here(function: Callable[..., Any]) -> tuple[Callable[..., Any], Counts]:
-    """The function through AOT Autograd and all rooms, and what its graphs consist of so far."""
+    """The function compiled by AOT Autograd and all stages, and the counts of its graphs so far."""
     counts = Counts()
 
     def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:

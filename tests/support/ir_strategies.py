@@ -52,7 +52,7 @@ def arguments() -> st.SearchStrategy[Arg]:
 
 @st.composite
 def captured_graphs(draw: st.DrawFn) -> Graph:
-    """Graphs of the `aten` dialect: structurally right, with operators that nobody knows."""
+    """Graphs of the `aten` dialect: valid in structure, with unknown operators."""
     types = st.builds(
         lambda dtype, shape: TensorType(dtype, shape, shape),
         st.sampled_from(list(DType)),

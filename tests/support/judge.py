@@ -1,9 +1,10 @@
-"""Says whether a result is right: exact where eager is exact, else within rounding.
+"""Judges whether a result is right: exact where eager is exact, else within rounding.
 
-A float is right if it is within a few units in the last place of eager's, or of what float64 gives,
-or no farther from that than twice eager itself. Sums in another order may err where eager does not
-by luck: then the largest errors of the whole tensors are compared, for results smaller than what
-they are made of beside the rounding of a sum of that; this judgement is `loose`.
+A float is right if it is within a few units in the last place of eager's result or of the float64
+result, or if its error against float64 is at most twice eager's. A sum in another order may err at
+an element where eager happens to be exact: then the largest errors of the whole tensors are
+compared. If results are smaller than their operands, the bound is the rounding of a sum of the
+operands. Such a verdict is `loose`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 FEW_ULP = 8
-"""Own elementary functions and eager's differ by as much: each is off by up to 4."""
+"""Our elementary functions and eager's differ by so much: each is off by up to 4."""
 
 UNJUDGED_ULP = 64
-"""Where nothing is more precise than eager, its own error is unknown: this much is taken for it."""
+"""Taken as eager's error, in units in the last place, where no type is more precise."""
 
 MOST_ELEMENTS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`problem` empty means right; `is_loose` that only whole tensors' errors compare."""
+    """An empty `problem` means right; `is_loose`: judged by the errors of whole tensors."""
 
     problem: str = ""
     is_loose: bool = False
@@ -42,10 +43,11 @@ def judge(
     *,
     is_undefined: bool = False,
 ) -> Verdict:
-    """Compares structures of tensors and numbers; `exact` is float64's answer, if there is one.
+    """Compares structures of tensors and numbers; `exact` is the float64 result, if there is one.
 
-    `neighbours` are eager's and float64's answers on inputs a rounding away: eager may be exact on
-    the very inputs by luck. `is_undefined` compares types, shapes and strides alone.
+    `neighbours` are the results of eager and float64 on inputs that differ by a rounding: on the
+    inputs themselves, eager may happen to be exact. `is_undefined` compares only types, shapes and
+    strides.
     """
     ours, our_spec = pytree.tree_flatten(result)
     theirs, their_spec = pytree.tree_flatten(eager)
@@ -66,9 +68,9 @@ def judge(
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """float64's answer; the largest sum of an input's elements, with their number.
+    """The float64 result, and the largest sum of an input's elements, with their number.
 
-    `near_error` is eager's largest error close by.
+    `near_error` is eager's largest error on neighbouring inputs.
     """
 
     exact: torch.Tensor | None
@@ -123,7 +125,7 @@ def _judge_one(mine: Any, model: Any, reference: _Reference, *, is_undefined: bo
 
 
 def _in_parts(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex numbers as their real and imaginary parts; wide unsigned integers by their bits."""
+    """Complex numbers as real and imaginary parts; wide unsigned integers as signed ones."""
     if tensor.dtype.is_complex:
         return torch.view_as_real(tensor.resolve_conj())
     signed = _SIGNED.get(tensor.dtype)
@@ -144,7 +146,7 @@ def _same_number(mine: Any, model: Any) -> bool:
 
 
 def _form_problem(mine: Any, model: torch.Tensor) -> str:
-    """What differs apart from values; empty if nothing does."""
+    """The first difference in type, shape or strides; empty if there is none."""
     if not isinstance(mine, torch.Tensor):
         return f"{type(mine).__name__}; expected a tensor"
     if (mine.dtype, mine.shape) != (model.dtype, model.shape):

@@ -1,4 +1,4 @@
-"""A function compiled by the farm beside the same function run eager."""
+"""Compares a function that the farm compiled with the same function in eager mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Make = Callable[[], Sequence[Any]]
 
 
 def compiled(function: Callable[..., Any], *, fallback_random: bool = False, **options: Any) -> Any:
-    """The function through the farm; whatever the farm cannot serve is an error."""
+    """The function compiled by the farm; if the farm cannot compile it, calls raise."""
     stated = {"strict": True, "fallback_random": fallback_random}
     return torch.compile(function, backend="kernelfarm", options=stated, **options)
 
@@ -26,9 +26,9 @@ def numbers(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> t
 def assert_like_eager(
     function: Callable[..., Any], make: Make, *, rtol: float | None = None, **options: Any
 ) -> None:
-    """Two calls give eager's values, types, strides and aliases, and change inputs as eager does.
+    """Two calls return eager's values, types, strides and aliases, and change inputs as eager does.
 
-    `make` gives fresh arguments, equal at each call.
+    `make` returns new arguments, equal at each call.
     """
     fast = compiled(function, **options)
     for _ in range(2):
@@ -63,7 +63,7 @@ def _strides(tensor: torch.Tensor) -> list[int]:
 
 
 def _memory(values: Any) -> list[int | None]:
-    """For each tensor the number of its storage, counted as they appear; None if it is empty."""
+    """For each tensor the number of its storage, in order of appearance; None if it is empty."""
     numbers: dict[int, int] = {}
     leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
     return [

@@ -1,4 +1,4 @@
-"""A manifest and facts that its guard holds for."""
+"""A manifest, and facts that satisfy its guard."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GUARD = (
 
 
 def manifest(**changes: object) -> Manifest:
-    """A signed statement about a kernel; changes are made before it is signed."""
+    """A signed manifest of a kernel; the changes are made before signing."""
     unsigned = Manifest(
         namespace="default",
         space=Space.KERNELS,

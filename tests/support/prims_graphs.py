@@ -18,12 +18,12 @@ TARGET = target_facts("cpu:x86-64-v3")
 
 
 def tensor(*shape: IntLike, dtype: DType = DType.F32) -> TensorType:
-    """A type without binding strides."""
+    """A type that states no strides."""
     return TensorType(dtype, sizes(*shape))
 
 
 def tensor_with_strides(*shape: IntLike, dtype: DType = DType.F32) -> TensorType:
-    """A row-major type whose strides bind."""
+    """A type that states row-major strides."""
     return TensorType(dtype, sizes(*shape), contiguous_strides(sizes(*shape)))
 
 
@@ -33,14 +33,14 @@ def sizes(*shape: IntLike) -> tuple[Expr, ...]:
 
 
 class Maker(GraphBuilder):
-    """A builder with the few shorthands that tests need."""
+    """A builder with shorthands for tests."""
 
     def spread(self, value: int, dims: Sequence[int], *shape: IntLike) -> int:
         """The value broadcast to a shape."""
         return self.add("broadcast_in_dim", value, dims=tuple(dims), shape=sizes(*shape))
 
     def full(self, number: float, *shape: IntLike) -> int:
-        """One f32 number in a shape."""
+        """An f32 value of this shape, filled with one number."""
         return self.add("full", dtype=DType.F32, shape=sizes(*shape), value=float(number))
 
     def returning(self, *values: int) -> Graph:

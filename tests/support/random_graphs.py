@@ -1,4 +1,4 @@
-"""Random Prims graphs with inputs for them: the generator behind the property tests."""
+"""Random Prims graphs with inputs, for property tests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_ELEMS = 3000
 
 
 class Case:
-    """A graph, and inputs by position (arrays with the strides that the graph states)."""
+    """A graph, and its inputs by position, with the strides that the graph states."""
 
     def __init__(self, graph: Graph, inputs: list[Any]) -> None:
         self.graph = graph
@@ -130,7 +130,7 @@ class _Maker:
         )
 
     def indices(self, shape: tuple[Expr, ...], extent: Expr) -> int:
-        """Indices from -extent to extent-1 of a shape, out of a counter or out of data."""
+        """Indices from -extent to extent-1 in a shape, from an iota or from an input."""
         add, axis = self.builder.add, len(shape) - 1
         if not shape or self.draw(st.booleans()):
             number = self.draw(st.integers(-20, 20))
@@ -209,7 +209,7 @@ def _reduce(maker: _Maker) -> int | None:
 
 
 def _normalize(maker: _Maker) -> int | None:
-    """A value minus what it is on average along an axis, as normalizations begin."""
+    """A value minus its mean along an axis, as normalizations begin."""
     value = maker.pick(lambda v: len(maker.shape(v)) > 0 and maker.is_float(v))
     if value is None or maker.elems(maker.shape(value)) == 0:
         return None
@@ -332,7 +332,7 @@ def _cat(maker: _Maker) -> int | None:
         )
         return same and maker.dtype(value) is maker.dtype(other)
 
-    count = maker.draw(st.sampled_from((1, 2, 3, 10)))  # ten pieces are stored one by one
+    count = maker.draw(st.sampled_from((1, 2, 3, 10)))  # a cat of ten is stored piece by piece
     others = [other for other in (maker.pick(fits) for _ in range(count)) if other is not None]
     return maker.builder.add("cat", value, *others, dim=dim)
 
@@ -397,5 +397,5 @@ _RULES = (
 
 
 def run_extern(site: Any, arrays: list[Any]) -> list[Any]:
-    """What the generator's extern operator means: its operand, negated."""
+    """The meaning of the generator's extern operator: negates its operand."""
     return [-arrays[0] if arrays[0].dtype != np.bool_ else ~arrays[0]]

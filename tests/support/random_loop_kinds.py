@@ -11,11 +11,11 @@ from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.prims import SCAN_OPS
 
 Maker = Any
-"""The graph in the making, of `random_graphs`."""
+"""The graph under construction, as in `random_graphs`."""
 
 
 def scan(maker: Maker) -> int | None:
-    """A running form of some value along some axis."""
+    """A scan of a value along an axis."""
     value = maker.pick(lambda v: len(maker.shape(v)) > 0)
     if value is None:
         return None
@@ -24,19 +24,19 @@ def scan(maker: Maker) -> int | None:
     wide = maker.wide(value)
     if op == "logcumsumexp":
         wide = maker.builder.add("convert", wide, dtype=DType.F32)
-    if op == "cumprod":  # products of many numbers leave every range
+    if op == "cumprod":  # products of many numbers overflow
         wide = maker.builder.add("sign", wide)
     return maker.builder.add(op, wide, dim=dim)
 
 
 def sort(maker: Maker) -> int | None:
-    """The order of some value's elements along some axis, or these elements in order."""
+    """The sorted order of a value's elements along an axis, or the sorted elements."""
     value = maker.pick(lambda v: len(maker.shape(v)) > 0)
     if value is None:
         return None
     dim = maker.draw(st.integers(0, len(maker.shape(value)) - 1))
     descending = maker.draw(st.booleans())
-    # Whole numbers: where two computed floats differ by a rounding, their order would differ too.
+    # Integers: if two computed floats differ by a rounding, their order may differ too.
     whole = maker.builder.add("convert", value, dtype=DType.I64)
     order = maker.builder.add("argsort", whole, dim=dim, descending=descending)
     if maker.draw(st.booleans()):
@@ -45,7 +45,7 @@ def sort(maker: Maker) -> int | None:
 
 
 def scatter(maker: Maker) -> int | None:
-    """Updates of some value at indices that may repeat."""
+    """Updates of a value at indices that may repeat."""
     value = maker.pick(lambda v: len(maker.shape(v)) > 0 and maker.elems(maker.shape(v)) > 0)
     if value is None:
         return None
@@ -62,7 +62,7 @@ def scatter(maker: Maker) -> int | None:
 
 
 def _updates(maker: Maker, base: int, shape: tuple[Expr, ...]) -> int:
-    """A value of a shape: one that there is, or numbers that tell the places apart."""
+    """A value of a shape: an existing one, or numbers that differ between positions."""
     dtype = maker.dtype(base)
     found = maker.pick(lambda v: maker.shape(v) == shape and maker.dtype(v) is not DType.BOOL)
     if found is not None and maker.draw(st.booleans()):

@@ -13,18 +13,18 @@ from redis.retry import Retry
 
 
 def socket_of(process: psutil.Process) -> Path:
-    """The unix socket on which a server listens, by its command line."""
+    """The unix socket of a server, from its command line."""
     words = process.cmdline()
     if "--unixsocket" in words:
         return Path(words[words.index("--unixsocket") + 1])
-    # A running server shows where it listens: `valkey-server unixsocket:/path`.
+    # A running server changes its command line to `valkey-server unixsocket:/path`.
     _, _, path = " ".join(words).partition("unixsocket:")
     return Path(path.strip())
 
 
 @contextlib.contextmanager
 def client_of(socket: Path) -> Iterator[redis.Redis]:
-    """A client that tries once, and waits a few seconds for an answer."""
+    """A client that tries once, and waits a few seconds for a response."""
     client = redis.Redis(
         unix_socket_path=str(socket), retry=Retry(NoBackoff(), 0), socket_timeout=5.0
     )

@@ -1,8 +1,8 @@
-"""A proxy before a Redis server, through which tests lead clients to another one, or stop them.
+"""A proxy before a Redis server: it can switch clients to another server, or stop a connection.
 
-Real processes talk through it to real servers. It holds a connection at a chosen command, before
-the server sees it or after the server did it: there a test kills who sent it. It looks for bytes
-in what arrives at once, which is a whole command, or the beginning of a long one.
+Real processes reach real servers through it. A test chooses a command at which a connection stops,
+before the server receives it or after the server executed it, and kills the sender there. The
+proxy searches for words in the bytes that arrive at once: a command, or the start of a long one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL_S = 0.05
 class Hold:
     """Where a connection stops: at the first command with all of `words`.
 
-    With `after`, the server does the command, and its reply is what is held back.
+    With `after`, the server executes the command, and the proxy holds its reply back.
     """
 
     words: tuple[bytes, ...]
@@ -30,12 +30,12 @@ class Hold:
     reached: threading.Event = field(default_factory=threading.Event)
 
     def matches(self, data: bytes) -> bool:
-        """True if this is the command."""
+        """True for the first command that has all words."""
         return not self.reached.is_set() and all(word in data for word in self.words)
 
 
 class RedisProxy:
-    """Listens on a unix socket at `path` and leads to the one at `upstream`."""
+    """Listens on a unix socket at `path` and forwards to the one at `upstream`."""
 
     def __init__(self, path: Path, upstream: Path) -> None:
         self.url = f"unix://{path}"
@@ -62,13 +62,13 @@ class RedisProxy:
         self.close()
 
     def hold(self, *words: bytes, after: bool = False) -> Hold:
-        """Stops the connection that sends a command with these words, for ever."""
+        """Stops the first connection that sends a command with these words, for good."""
         hold = Hold(words, after)
         self._holds.append(hold)
         return hold
 
     def lead_to(self, upstream: Path, *, cuts: bool = True) -> None:
-        """Leads to another server from now on; `cuts` connections to the present one."""
+        """Forwards new connections to another server; `cuts` the present ones."""
         self._upstream = upstream
         if cuts:
             self.cut()
@@ -103,7 +103,7 @@ class RedisProxy:
                 server.close()
                 continue
             self._pairs.append((client, server))
-            held: list[Hold] = []  # whose reply is to be held back
+            held: list[Hold] = []  # at most one: its reply is held back
             for work in (self._send, self._answer):
                 threading.Thread(target=work, args=(client, server, held), daemon=True).start()
 
@@ -113,7 +113,7 @@ class RedisProxy:
                 hold = next((hold for hold in self._holds if hold.matches(data)), None)
                 if hold is not None and not hold.after:
                     hold.reached.set()
-                    while client.recv(_READ_BYTES):  # until its sender is gone
+                    while client.recv(_READ_BYTES):  # until the sender has ended
                         pass
                     break
                 if hold is not None:

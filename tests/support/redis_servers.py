@@ -1,7 +1,7 @@
-"""The servers that the cache must run on, each tested where it is found.
+"""The matrix of servers that the cache supports, and those of them on this machine.
 
-`pytest --servers=all` asks for every one; what is absent is then told as NOT RUN, never passed.
-Without it, tests run on those that are found. `--farm-server=NAME` gives whole farms one of them.
+By default, tests run on the servers that are found. `pytest --servers=all` lists absent ones as NOT
+RUN. `--farm-server=NAME` runs whole farms on one of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ VERSIONS = {
     "redis-7": r"Redis .*v=7\.",
     "valkey-9": r"Valkey .*v=9\.",
 }
-"""What `--version` must say of each."""
+"""The pattern of each server's `--version`."""
 
-# A server program of one's own for the matrix.
+# The path of another server program for the matrix.
 EXTRA = "KERNELFARM_TEST_REDIS"
 
 
@@ -34,14 +34,14 @@ _chosen: list[str] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The options of this plugin."""
+    """Adds `--servers` and `--farm-server`."""
     parser.addoption("--servers", choices=("found", "all"), default="found")
     parser.addoption("--farm-server", choices=tuple(VERSIONS), default=None)
 
 
 @lru_cache(maxsize=1)
 def found_servers() -> dict[str, ServerProgram]:
-    """Each server of the matrix that is on this machine."""
+    """The servers of the matrix on this machine, by name."""
     found: dict[str, ServerProgram] = {}
     for program in _candidates():
         reported = subprocess.run(
@@ -54,12 +54,12 @@ def found_servers() -> dict[str, ServerProgram]:
 
 
 def wanted_servers(config: pytest.Config) -> list[str]:
-    """Names of the servers that tests run on."""
+    """The names of the servers that tests run on, or report as NOT RUN."""
     return list(VERSIONS if config.getoption("--servers") == "all" else found_servers())
 
 
 def server_named(name: str) -> ServerProgram:
-    """A server of the matrix; without it the test does not run."""
+    """A server of the matrix; if it is absent, the test is NOT RUN."""
     found = found_servers().get(name)
     if found is None:
         pytest.skip(f"{PREFIX}{name}")
@@ -67,14 +67,14 @@ def server_named(name: str) -> ServerProgram:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the choice of the farm's server."""
+    """Stores the option `--farm-server`."""
     _chosen.clear()
     if name := config.getoption("--farm-server"):
         _chosen.append(name)
 
 
 def farm_server() -> ServerProgram | None:
-    """What whole farms run on, if it was chosen; without that server the test does not run."""
+    """The server of `--farm-server`, if it was given; if it is absent, the test is NOT RUN."""
     return server_named(_chosen[0]) if _chosen else None
 
 

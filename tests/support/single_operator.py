@@ -1,4 +1,4 @@
-"""One captured operator: its graph, its Prims, their NumPy result, and what eager answers."""
+"""One captured operator: its graph, its Prims, and their NumPy result beside eager's."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BITS = {
 
 @dataclass(frozen=True)
 class Call:
-    """An operator's overload (`aten.add.Tensor`) on arguments, with tensors in their places."""
+    """A call of an operator's overload, such as `aten.add.Tensor`, with its arguments."""
 
     op: str
     args: Sequence[Any]
@@ -55,7 +55,7 @@ class Call:
 
 
 def captured_graph(call: Call, *, is_symbolic: bool = False) -> Graph:
-    """The wire graph of one operator; with `is_symbolic` every extent above 1 is a symbol."""
+    """The captured graph of one operator; with `is_symbolic` every extent above 1 is a symbol."""
     mode = FakeTensorMode(shape_env=ShapeEnv() if is_symbolic else None)
     graph = fx.Graph()
     fakes: dict[int, Any] = {}
@@ -82,7 +82,7 @@ def lowered(call: Call, *, is_symbolic: bool = False) -> Decomposition:
 
 
 def interpreted(call: Call, *, is_symbolic: bool = False) -> list[torch.Tensor]:
-    """What the Prims of an operator give."""
+    """The results of an operator's Prims in NumPy."""
     graph = lowered(call, is_symbolic=is_symbolic).graph
     verify_graph(graph)
     results = run_graph(graph, [to_numpy(tensor) for tensor in call.tensors()])
@@ -130,7 +130,7 @@ def _fake(mode: FakeTensorMode, tensor: torch.Tensor, *, is_symbolic: bool) -> A
 
 
 TOLERANCE = {
-    # Two roundings of the type apart: NumPy's functions and PyTorch's differ by as much.
+    # Two roundings of the type: the functions of NumPy and PyTorch differ by so much.
     torch.float64: 1e-12,
     torch.float32: 3e-6,
     torch.float16: 2e-3,

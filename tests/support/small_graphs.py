@@ -1,9 +1,11 @@
-"""Captured graphs, built by hand as a client would send them."""
+"""Small captured graphs, built by hand, and requests to compile them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import IntLike, as_expr
 from kernelfarm.ir.graph_ir import Graph, Input, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire import graph_to_proto
@@ -11,14 +13,18 @@ from kernelfarm.wire import graph_to_proto
 CPU = "cpu:x86-64-v3"
 
 
-def tensor(*shape: int) -> TensorType:
-    """A contiguous f32 tensor."""
+def tensor(
+    *shape: IntLike, dtype: DType = DType.F32, strides: Sequence[IntLike] | None = None
+) -> TensorType:
+    """A tensor type; contiguous without strides."""
     extents = tuple(as_expr(extent) for extent in shape)
-    return TensorType(DType.F32, extents, contiguous_strides(extents))
+    if strides is None:
+        return TensorType(dtype, extents, contiguous_strides(extents))
+    return TensorType(dtype, extents, tuple(as_expr(stride) for stride in strides))
 
 
 def h_graph(rows: int = 64, columns: int = 128) -> Graph:
-    """`(softmax(sum(ceil(a) + floor(b), -1)) * 10) ** 3`; other extents are another program."""
+    """`(softmax(sum(ceil(a) + floor(b), -1)) * 10) ** 3`; other extents make another program."""
     matrix, vector = tensor(rows, columns), tensor(rows)
     steps = (
         ("aten.ceil.default", (Ref(0),), matrix),

@@ -1,4 +1,4 @@
-"""Between a client and a real farm: passes on, changes one thing, refuses, or is not there."""
+"""A proxy between a client and a real farm: forwards, changes one thing, refuses, or stops."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def unchanged(manifest: Manifest) -> Manifest:
 
 
 class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceServicer):
-    """A farm at a port of its own; `key` signs what it changes and is among its public keys.
+    """Serves a farm at another port; `key` signs changed manifests and is among the public keys.
 
-    `changes` are made to manifests, one for each program answered; then nothing is changed.
-    `trace_change` is made to every trace answered. `calls` counts calls by method.
+    Each of `changes` is applied to the manifest of one program, in order; later programs stay
+    unchanged. `trace_change` is applied to every trace. `calls` counts calls by method.
     """
 
     def __init__(self, real: str) -> None:
@@ -73,7 +73,7 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
         return len(self.asked)
 
     def signed(self, **changes: object) -> Change:
-        """Changes fields of a manifest and signs it with our key."""
+        """A change of manifest fields, signed with `key`."""
         return lambda manifest: self.key.sign(replace(manifest, **changes))
 
     def Compile(self, request, context):  # noqa: N802 (the protocol's name)
@@ -113,7 +113,7 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
             yield response
 
     def PutTrace(self, request, context):  # noqa: N802 (the protocol's name)
-        self.calls["PutTraceStatus"] += 1
+        self.calls["PutTrace"] += 1
         return self._traces.PutTrace(request)
 
     def ExplainTraceMiss(self, request, context):  # noqa: N802 (the protocol's name)
@@ -135,7 +135,7 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
             context.abort(error.code(), error.details())
 
     def start(self) -> str:
-        """Serves, at the same place each time; the endpoint."""
+        """Starts to serve, at the same port each time; the endpoint."""
         self._server = grpc.server(
             futures.ThreadPoolExecutor(16), options=[("grpc.so_reuseport", 0)]
         )
@@ -147,5 +147,5 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
         return f"127.0.0.1:{self._port}"
 
     def stop(self) -> None:
-        """Is not there any more."""
+        """Stops serving; the port refuses connections."""
         self._server.stop(None).wait()

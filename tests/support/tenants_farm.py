@@ -1,4 +1,4 @@
-"""A farm with tenants, and callers with their tokens."""
+"""A farm with tenants, and clients with their tokens."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ TENANTS = ("acme", "beta", "poor")
 
 @dataclass(frozen=True)
 class TenantFarm:
-    """A farm with tenants; `tokens` by tenant and role."""
+    """A farm with tenants; `path` is the tenants file, `tokens` by tenant and role."""
 
     farm: Farm
     path: Path
     tokens: dict[tuple[str, Role], str]
 
     def caller(self, tenant: str, role: Role = Role.MEMBER) -> Caller:
-        """Somebody with a token."""
+        """A caller with the token of a tenant's role."""
         return Caller(self.farm.endpoint, self.tokens[tenant, role])
 
 
 class Caller:
-    """Calls with one token; failures raise as our own errors."""
+    """Calls with one token; failures raise as `KernelfarmError`."""
 
     def __init__(self, endpoint: str, token: str) -> None:
         self._endpoint = endpoint
         self._token = token
 
     def compile(self, request: api.CompileRequest) -> api.ProgramResult:
-        """The program of a request with one target."""
+        """Compiles a request with one target."""
 
         def call(channel: grpc.Channel) -> api.ProgramResult:
             events = list(api_grpc.CompileServiceStub(channel).Compile(request, timeout=TIMEOUT_S))
@@ -55,14 +55,14 @@ class Caller:
         return self._call(call)
 
     def lookup(self, key: bytes) -> api.ProgramResult:
-        """The program of a key."""
+        """Looks up the program of a key."""
         request = api.LookupRequest(key=key)
         return self._call(
             lambda c: api_grpc.CompileServiceStub(c).Lookup(request, timeout=TIMEOUT_S)
         ).program
 
     def read(self, sha256: bytes) -> bytes:
-        """A blob."""
+        """Reads a blob."""
         request = api.ReadBlobsRequest(sha256=[sha256])
 
         def call(channel: grpc.Channel) -> bytes:
@@ -72,14 +72,14 @@ class Caller:
         return self._call(call)
 
     def capabilities(self) -> api.GetCapabilitiesResponse:
-        """What the farm tells."""
+        """The capabilities that the farm reports."""
         request = api.GetCapabilitiesRequest()
         return self._call(
             lambda c: api_grpc.CompileServiceStub(c).GetCapabilities(request, timeout=TIMEOUT_S)
         )
 
     def cache(self, method: str, request: Any) -> Any:
-        """An answer of the cache's service."""
+        """The response of a method of the cache service."""
         return self._call(
             lambda c: getattr(CacheServiceStub(c), method)(request, timeout=TIMEOUT_S)
         )
@@ -90,7 +90,7 @@ class Caller:
         return self._call(lambda c: CacheServiceStub(c).GetUsage(request, timeout=TIMEOUT_S))
 
     def counter(self, name: str, tenant: str = "") -> int:
-        """A counter of programs."""
+        """A counter of the key space of programs."""
         return self.usage(tenant).spaces[0].counters.get(name, 0)
 
     def _call(self, call: Callable[[grpc.Channel], T]) -> T:
@@ -101,19 +101,19 @@ class Caller:
                 raise error_from_rpc(error) from error
 
 
-def set_quota(city: TenantFarm, tenant: str, quota: Quota) -> None:
-    """Changes the file; returns when the farm obeys."""
-    known = read_tenants(city.path)
+def set_quota(farm: TenantFarm, tenant: str, quota: Quota) -> None:
+    """Changes a quota in the tenants file; returns when the farm has applied it."""
+    known = read_tenants(farm.path)
     changed = [replace(t, quota=quota) if t.name == tenant else t for t in known.tenants.values()]
-    write_tenants(city.path, TenantDirectory(changed))
-    reader = city.caller(tenant, Role.READER)
+    write_tenants(farm.path, TenantDirectory(changed))
+    reader = farm.caller(tenant, Role.READER)
 
-    def obeyed() -> bool:
+    def is_applied() -> bool:
         reported = reader.usage()
         limits = (reported.max_bytes, reported.max_entries, reported.max_compiles)
         return limits == (quota.max_bytes or 0, quota.max_entries or 0, quota.max_compiles or 0)
 
-    wait_until(obeyed, TIMEOUT_S, "the new quota")
+    wait_until(is_applied, TIMEOUT_S, "the new quota")
 
 
 def binary_of(program: api.ProgramResult) -> bytes:
@@ -121,5 +121,5 @@ def binary_of(program: api.ProgramResult) -> bytes:
     return next(s.blob.sha256 for s in artifact.stages if s.name == artifact.binary_stage)
 
 
-def counted(city: TenantFarm, counter: str, tenant: str = "") -> int:
-    return city.caller("acme", Role.ADMINISTRATOR).counter(counter, tenant)
+def counted(farm: TenantFarm, counter: str, tenant: str = "") -> int:
+    return farm.caller("acme", Role.ADMINISTRATOR).counter(counter, tenant)

@@ -1,4 +1,4 @@
-"""A check whose tool is absent is told by name, and fails where every check is required."""
+"""A check whose tool is absent is listed by name, and fails if every check is required."""
 
 from __future__ import annotations
 

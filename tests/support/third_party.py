@@ -1,4 +1,4 @@
-"""Tools of others that tests need; a test whose tool is absent is reported by name."""
+"""Third-party tools that tests need; a test whose tool is absent is listed as NOT RUN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def need(*names: str) -> None:
 
 
 def output_of(*command: str, text: str | None = None) -> str:
-    """What a tool prints; its complaint if it fails."""
+    """The output of a tool; if it fails, the test fails with its error output."""
     finished = subprocess.run(
         command, input=text, capture_output=True, text=True, timeout=120, check=False
     )

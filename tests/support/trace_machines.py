@@ -1,4 +1,4 @@
-"""Machines that ask one farm through a proxy, each with a disk tier of its own."""
+"""Clients of one farm, each with a disk tier of its own, behind a tampering proxy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _numbers = iter(range(1000))
 
 @dataclass
 class Fleet:
-    """Machines that ask one farm, through somebody who counts and may change what it answers."""
+    """Machines that use one farm through a proxy, which counts calls and may change responses."""
 
     farm: Farm
     meddling: TamperingFarm
@@ -38,11 +38,11 @@ class Fleet:
         return self.farm.data_dir / "keys"
 
     def signer(self) -> Signer:
-        """Who may sign traces."""
+        """The key that signs traces."""
         return read_signer(self.keys / TRACE_KEY, Space.TRACES)
 
     def machine(self, *, publishes: bool = False, disk: str = "", **settings: str) -> Path:
-        """Begins a machine, with an empty disk unless that of another is named; its disk."""
+        """Switches to a machine with an empty disk, or with the disk `disk`; returns its folder."""
         self.machines += 1
         root = self.folder / (disk or f"disk-{self.machines}")
         new_process(self.endpoint, root)
@@ -61,7 +61,7 @@ class Fleet:
         return root
 
     def works(self, **options: Any) -> dict[str, int]:
-        """Compiles a graph of its own, sees that it is right, and gives the counters."""
+        """Compiles a new graph, checks its result, and returns the counters."""
         number = self.number
         function = lambda x: (x * number).sin().sum(0)  # noqa: E731 (it is what is compiled)
         assert_like_eager(function, lambda: (numbers(5, 7),), rtol=1e-5, **options)
@@ -73,5 +73,5 @@ def counted() -> dict[str, int]:
 
 
 def traces_made() -> int:
-    """Graphs that AOT Autograd traced."""
+    """How many graphs AOT Autograd has traced."""
     return int(torch._dynamo.utils.counters["aot_autograd"]["total"])

@@ -1,33 +1,70 @@
-"""Traces functions as the backend sees them: AOT Autograd's graphs, in the order of compilation."""
+"""Captures functions as the backend does: graphs of AOT Autograd, in the order of compilation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 from torch._functorch.aot_autograd import make_boxed_func
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
-from kernelfarm.client.capture.tracing import backend_around
+from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
+
+Run = Callable[..., Any]
 
 
-def traced(function: Callable[..., Any], *args: Any) -> list[CapturedGraph]:
-    """What is captured of each graph while the function runs once; graphs run as they are."""
+def capturing(compile_graph: Callable[[CapturedGraph, fx.GraphModule], Run]) -> GraphCompiler:
+    """A backend for `torch.compile` that runs what `compile_graph` returns for each graph."""
+
+    def compiler(gm: fx.GraphModule, _: Any) -> Any:
+        with unset_fake_temporarily():
+            return make_boxed_func(compile_graph(capture(gm), gm))
+
+    return backend_around(compiler)
+
+
+def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler:
+    """A backend that appends each graph to `found`, except graphs without work.
+
+    If `runs` is false, graphs are not executed: their results have the right shapes and no values.
+    """
+
+    def record(captured: CapturedGraph, gm: fx.GraphModule) -> Run:
+        if not captured.is_trivial:
+            found.append(captured)
+        return gm.forward if runs else _empty_results(gm)
+
+    return capturing(record)
+
+
+def traced(function: Run, *args: Any) -> list[CapturedGraph]:
+    """All graphs of one call of the function, which runs as in eager."""
     found: list[CapturedGraph] = []
 
-    def compiler(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        found.append(capture(gm))
-        return make_boxed_func(gm.forward)
+    def record(captured: CapturedGraph, gm: fx.GraphModule) -> Run:
+        found.append(captured)
+        return gm.forward
 
     torch._dynamo.reset()
-    torch.compile(function, backend=backend_around(compiler))(*args)
+    torch.compile(function, backend=capturing(record))(*args)
     return found
 
 
-def traced_one(function: Callable[..., Any], *args: Any) -> CapturedGraph:
+def traced_one(function: Run, *args: Any) -> CapturedGraph:
     """The only graph of a function."""
     (captured,) = traced(function, *args)
     return captured
+
+
+def _empty_results(gm: fx.GraphModule) -> Run:
+    returned = [item.meta["val"] for item in gm.graph.output_node().args[0]]
+    shapes = [(tuple(map(int, val.shape)), val.dtype, val.device) for val in returned]
+
+    def run(*_: Any) -> list[torch.Tensor]:
+        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
+
+    return run

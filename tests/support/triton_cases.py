@@ -1,4 +1,4 @@
-"""Inputs for hand-built kernels, and what the oracle makes of them."""
+"""Inputs for hand-built kernels, and the results of the interpreter as the oracle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.triton_interpreter import Case
 
 Array = np.ndarray[Any, Any]
 
-# Relative rounding of each type, with room for a few operations.
+# Relative rounding of each type, for a few operations.
 TOLERANCE = {
     DType.F64: 1e-12,
     DType.F32: 4e-6,
@@ -40,7 +40,7 @@ def random_array(dtype: DType, count: int, seed: int) -> Array:
 
 
 def random_buffers(kernel: Kernel, sizes: dict[str, int], seed: int = 7) -> dict[str, Array]:
-    """A buffer for each parameter; outputs hold random elements, too, so that gaps show."""
+    """A buffer for each parameter; outputs are random too, so that elements left out show."""
     return {
         p.name: random_array(p.dtype, p.size_elems.evaluate(sizes), seed + position)
         for position, p in enumerate(kernel.params)
@@ -74,7 +74,7 @@ def interpreter_case(
 
 
 def assert_same(dtype: DType, got: Array, reference: Array, scale: float = 1.0) -> None:
-    """Equal within the type's tolerance; NaN and infinities in the same places."""
+    """Equal within the type's tolerance; NaN and infinities at the same positions."""
     if not dtype.is_float:
         np.testing.assert_array_equal(got, reference)
         return

@@ -1,9 +1,9 @@
 """Runs emitted Triton source in Triton's CPU interpreter, in a process of its own.
 
-The interpreter is chosen when `triton` is imported (TRITON_INTERPRET=1), so it cannot share a
-process with tests that compile. One process serves all tests: most of a short run is its start.
-Protocol: pickles of our own making on stdin (a list of cases each), for each of them a pickle of
-every case's buffers after the run on stdout; the process ends with its stdin.
+TRITON_INTERPRET=1 selects the interpreter when `triton` is imported, so it cannot share a process
+with tests that compile. One process serves all tests, because its start takes seconds. Protocol:
+each pickle on stdin is a list of cases; the process answers on stdout with a pickle of every
+case's buffers after the run, and ends when stdin closes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run_interpreted(cases: list[Case]) -> list[tuple[np.ndarray[Any, Any], ...] 
 
 
 def end_interpreter() -> None:
-    """Ends the process, if there is one."""
+    """Ends the process, if it runs."""
     if _interpreter.cache_info().currsize:
         process, errors = _interpreter()
         process.communicate()
@@ -64,7 +64,7 @@ def end_interpreter() -> None:
 
 @lru_cache(maxsize=1)
 def _interpreter() -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """The process and what it says on stderr."""
+    """The process, and the file with its stderr."""
     errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.triton_interpreter"],

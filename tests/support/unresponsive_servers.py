@@ -1,4 +1,4 @@
-"""What may be where a farm should: nothing, or what takes connections or calls, and is silent."""
+"""Peers at a farm's address that do not serve: closed ports, and servers that stay silent."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import grpc
 from kernelfarm.v1 import cache_service_pb2
 
 _SETTINGS = bytes(3) + b"\4" + bytes(5)
-"""HTTP/2's frame without settings, with which a server begins."""
+"""An empty SETTINGS frame, the first frame of an HTTP/2 server."""
 
 _LISTEN = """
 import socket, sys
@@ -38,9 +38,9 @@ def peer(kind: str, folder: Path) -> Iterator[str]:
     """The endpoint of a peer of a kind.
 
     closed      nothing listens there
-    silent      takes connections, and never says a word
-    settings    begins as HTTP/2 does, and answers nothing
-    stopped     a process behind a unix socket that SIGSTOP stopped
+    silent      accepts connections, and sends nothing
+    settings    sends the first frame of HTTP/2, and responds to no call
+    stopped     a process behind a unix socket, stopped by SIGSTOP
     nameless    a name that does not resolve
     """
     if kind == "nameless":
@@ -52,19 +52,19 @@ def peer(kind: str, folder: Path) -> Iterator[str]:
             listening.bind(("127.0.0.1", 0))
             if kind != "closed":
                 listening.listen()
-                greet = (lambda taken: taken.sendall(_SETTINGS)) if kind == "settings" else id
-                threading.Thread(target=_take, args=(listening, greet), daemon=True).start()
+                begin = (lambda taken: taken.sendall(_SETTINGS)) if kind == "settings" else id
+                threading.Thread(target=_take, args=(listening, begin), daemon=True).start()
             yield f"127.0.0.1:{listening.getsockname()[1]}"
             with suppress(OSError):
                 listening.shutdown(socket.SHUT_RDWR)
 
 
-def _take(listening: socket.socket, greet: Callable[[socket.socket], object]) -> None:
-    with ExitStack() as kept, suppress(OSError):
+def _take(listening: socket.socket, begin: Callable[[socket.socket], object]) -> None:
+    with ExitStack() as open_sockets, suppress(OSError):
         while True:
             taken, _ = listening.accept()
-            kept.enter_context(taken)
-            greet(taken)
+            open_sockets.enter_context(taken)
+            begin(taken)
 
 
 def _stopped(path: Path) -> Iterator[str]:
@@ -82,14 +82,15 @@ _INCARNATION = "0" * 32
 
 
 class MuteFarm(grpc.GenericRpcHandler):
-    """Takes calls, notes their methods in `calls`, and answers none but the watch.
+    """Accepts calls, records their methods in `calls`, and responds to none but the watch.
 
-    With `is_heard` it sends each watch the sign of life after which a farm counts as there.
+    With `is_live`, each watch receives its first message, after which a client takes the farm for
+    available.
     """
 
-    def __init__(self, *, is_heard: bool) -> None:
+    def __init__(self, *, is_live: bool) -> None:
         self.calls: list[str] = []
-        self._is_heard = is_heard
+        self._is_live = is_live
         self._ends = threading.Event()
 
     @contextmanager
@@ -107,7 +108,7 @@ class MuteFarm(grpc.GenericRpcHandler):
             pool.shutdown()
 
     def service(self, handler_call_details: Any) -> grpc.RpcMethodHandler:
-        """Answers none."""
+        """A handler that does not respond."""
         method = handler_call_details.method.rpartition("/")[2]
         if method == "WatchInvalidations":
             return grpc.unary_stream_rpc_method_handler(self._watched)
@@ -119,7 +120,7 @@ class MuteFarm(grpc.GenericRpcHandler):
         yield from ()
 
     def _watched(self, request: bytes, context: Any) -> Iterator[bytes]:
-        if self._is_heard:
+        if self._is_live:
             reported = cache_service_pb2.WatchInvalidationsResponse(
                 resume_token=f"{_INCARNATION}:1", epoch=1, incarnation=_INCARNATION
             )

@@ -8,16 +8,17 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils import _pytree as pytree
 
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.dtypes import DType
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 LOOKED_AT = 64
 """Samples of an operator from which a few are drawn; some operators offer thousands."""
@@ -56,6 +57,8 @@ class Sample:
 
 def operators() -> dict[str, OpInfo]:
     """Every entry of the database by name, with its variant where it has one."""
+    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 # seconds
+
     return {_name(info): info for info in op_db}
 
 

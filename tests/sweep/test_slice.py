@@ -12,7 +12,7 @@ from tests.sweep.samples import tasks
 from tests.sweep.settings import SEED_VARIABLE, slice_seed
 from tests.sweep.supervise import Limits, Sweep
 
-PAIRS = 40
+PAIRS = 24
 SAMPLES = 2
 BUDGET_S = 35.0
 

@@ -15,7 +15,7 @@ CHOOSING = frozenset({"argsort", "topk", "kthvalue", "median", "nanmedian", "mod
 """Operators whose places among equal elements are a choice."""
 
 CHOOSING_GRADIENTS = CHOOSING | {"msort"}
-"""Operators whose gradients go where such a choice was made, told or not."""
+"""Operators whose gradients go to the chosen elements, whether or not the choice is a result."""
 
 
 def with_chosen_gradients(ours: Any, eager: Any, source: torch.Tensor) -> Any:

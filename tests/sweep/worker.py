@@ -1,6 +1,6 @@
 """The process that runs samples: tasks come as JSON lines, records go out as JSON lines.
 
-Before each sample its number is told, so that whoever reads knows what a crash belongs to.
+The process writes the number of each sample before it runs, so that a crash belongs to a sample.
 """
 
 from __future__ import annotations

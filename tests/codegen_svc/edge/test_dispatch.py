@@ -22,7 +22,6 @@ from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import binary_digest
 from tests.support.codegen_calls import TARGET, artifacts_of, build
 from tests.support.codegen_processes import CodegenFarm
-from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
 
 
@@ -69,11 +68,8 @@ async def test_equal_requests_to_two_edges_make_one_job(
 ) -> None:
     kernel = fresh_kernel("gated_herd")
     calls = [asyncio.create_task(build(stub, kernel)) for _ in range(20)]
-    listen = f"unix:{codegen.folder}/edge2"
-    codegen.settings["KERNELFARM_CODEGEN_LISTEN"] = listen
-    codegen.start("codegen_svc", name="edge2")
-    async with open_channel(listen) as channel:
-        await asyncio.wait_for(channel.channel_ready(), TIMEOUT_S)
+    await asyncio.to_thread(codegen.start_service, "codegen", "edge2")
+    async with open_channel(f"unix:{codegen.folder}/edge2") as channel:
         other = CodegenServiceStub(channel)
         calls += [asyncio.create_task(build(other, kernel)) for _ in range(20)]
         await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_herd")

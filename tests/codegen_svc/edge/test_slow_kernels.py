@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
-from kernelfarm.service.channels import open_channel, translated_errors
+from kernelfarm.service.channels import open_channel
+from tests.support.codegen_calls import build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
-from tests.support.farm import TIMEOUT_S
-from tests.support.fresh_kernels import fresh_kernel
-
-TARGET = "echo:one"
+from tests.support.farm import until
 
 
 @pytest.fixture(scope="module")
@@ -30,33 +27,18 @@ def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
         yield started
 
 
-@pytest.fixture
-async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(codegen.address) as channel:
-        yield CodegenServiceStub(channel)
-
-
-async def build(stub: CodegenServiceStub, name: str) -> pb.BuildKernelsResponse:
-    request = pb.BuildKernelsRequest(kernels=[fresh_kernel(name)], target=TARGET)
-    with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
-    return response
-
-
-async def until(farm: CodegenFarm, log: str, text: bytes, times: int) -> None:
-    async with asyncio.timeout(TIMEOUT_S):
-        while farm.log(log).count(text) < times:
-            await asyncio.sleep(0.01)
+async def logged(codegen: CodegenFarm, log: str, text: bytes, times: int) -> None:
+    """Returns when a log holds a text so often."""
+    await until(lambda: codegen.log(log).count(text) >= times, f"{text!r} in the log {log}")
 
 
 async def test_a_kernel_that_turns_out_slow_starts_again_and_counts_as_no_attempt(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    slow = asyncio.create_task(build(stub, "gated_slow"))
-    await until(codegen, "worker", b"found to be slow", 1)
-    await until(codegen, "edge", b'"is_slow": true', 1)
-    while codegen.compilations("gated_slow") < 2:
-        await asyncio.sleep(0.01)
+    slow = asyncio.create_task(build_fresh(stub, "gated_slow"))
+    await logged(codegen, "worker", b"found to be slow", 1)
+    await logged(codegen, "edge", b'"is_slow": true', 1)
+    await until(lambda: codegen.compilations("gated_slow") == 2, "another compilation")
     with redis.Redis.from_url(codegen.cache.url) as raw:
         (attempts,) = raw.keys("kf:{default}:tries:k:*")
         assert raw.scard(attempts) == 1, "the attempt that goes on, and no other"
@@ -72,10 +54,10 @@ async def test_quick_kernels_go_on_beside_slow_ones(
 ) -> None:
     names = [f"gated_slow{number}" for number in range(3)]
     found = codegen.log("worker").count(b"found to be slow")
-    slow = [asyncio.create_task(build(stub, name)) for name in names]
-    await until(codegen, "worker", b"found to be slow", found + len(names))
+    slow = [asyncio.create_task(build_fresh(stub, name)) for name in names]
+    await logged(codegen, "worker", b"found to be slow", found + len(names))
     for number in range(4):
-        assert (await build(stub, f"plain_beside{number}")).signed
+        assert (await build_fresh(stub, f"plain_beside{number}")).signed
     assert not any(task.done() for task in slow)
     second = [name for name in names if codegen.compilations(name) > 1]
     assert len(second) <= 1, "one process stays free for quick kernels"
@@ -90,5 +72,5 @@ async def test_a_slow_kernel_has_a_limit_too(tmp_path: Path) -> None:
         limited.start_worker()
         async with open_channel(limited.address) as channel:
             with pytest.raises(KernelRejectedError, match="longer than 1 s"):
-                await build(CodegenServiceStub(channel), "gated_limited")
+                await build_fresh(CodegenServiceStub(channel), "gated_limited")
         assert limited.compilations("gated_limited") == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +17,11 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import compile_service_pb2
 from kernelfarm.wire import kernel_from_proto
+from tests.support.codegen_calls import TARGET
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.farm import until
 from tests.support.fresh_kernels import fresh_kernel
 
-TARGET = "echo:one"
 FLOOD = 12
 
 
@@ -47,13 +48,6 @@ def request_of(
     )
 
 
-async def until(is_true: Callable[[], bool]) -> None:
-    """Returns when the condition holds; the edge reports waiting jobs only in its log."""
-    async with asyncio.timeout(60):
-        while not is_true():
-            await asyncio.sleep(0.01)
-
-
 def events(farm: CodegenFarm, event: str) -> int:
     """How often the edge logged an event."""
     return farm.log("edge").count(f'"event": "{event}"'.encode())
@@ -62,7 +56,8 @@ def events(farm: CodegenFarm, event: str) -> int:
 async def blocked_job(farm: CodegenFarm) -> str:
     """Waits until the worker blocks in a job, lets that job go on and returns its name."""
     arrived: list[Path] = []
-    await until(lambda: bool(arrived.extend(farm.blocked_jobs.glob("*.pid")) or arrived))
+    is_there = lambda: bool(arrived.extend(farm.blocked_jobs.glob("*.pid")) or arrived)  # noqa: E731
+    await until(is_there, "a gated kernel")
     arrived[0].unlink()
     return arrived[0].stem
 
@@ -86,10 +81,10 @@ async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
             build(request_of("default/acme", *map(fresh_kernel, flood), is_warm_up=is_warm_up))
         )
         compiled = [await blocked_job(codegen)]
-        await until(lambda: events(codegen, "job_waiting") >= FLOOD - 1)
+        await until(lambda: events(codegen, "job_waiting") >= FLOOD - 1, "jobs that wait")
         assert events(codegen, "job_queued") == queued + 1
         other = asyncio.create_task(build(request_of("default/beta", fresh_kernel(late))))
-        await until(lambda: events(codegen, "job_queued") == queued + 2)
+        await until(lambda: events(codegen, "job_queued") == queued + 2, "the other tenant's job")
         codegen.release_job(compiled[0])
         while len(compiled) <= FLOOD:
             compiled.append(await blocked_job(codegen))

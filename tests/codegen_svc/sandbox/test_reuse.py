@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
-from kernelfarm.service.channels import open_channel, translated_errors
 from kernelfarm.v1 import artifact_pb2
-from tests.support.codegen_calls import artifacts_of
+from tests.support.codegen_calls import artifacts_of, build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
-from tests.support.farm import TIMEOUT_S
-from tests.support.fresh_kernels import fresh_kernel
 
 FIRST, SECOND = "kernel 1 of its process", "kernel 2 of its process"
 MOST = 32
@@ -22,26 +18,16 @@ MOST = 32
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    times = {"quick_time_limit_s": "1", "job_time_limit_s": "4"}
+    times = {"quick_time_limit_s": "0.5", "job_time_limit_s": "1.5"}
     with codegen_farm(tmp_path_factory.mktemp("reuse"), **times) as started:
-        started.settings["ECHO_STAYS"] = "1"
+        started.environment["ECHO_STAYS"] = "1"
         started.start_edge()
         started.start_worker()
         yield started
 
 
-@pytest.fixture
-async def stub(codegen: CodegenFarm) -> AsyncIterator[CodegenServiceStub]:
-    async with open_channel(codegen.address) as channel:
-        yield CodegenServiceStub(channel)
-
-
 async def build(stub: CodegenServiceStub, name: str, tenant: str) -> artifact_pb2.Artifact:
-    request = pb.BuildKernelsRequest(
-        kernels=[fresh_kernel(name)], target="echo:one", namespace=f"default/{tenant}"
-    )
-    with translated_errors("codegen"):
-        (response,) = [r async for r in stub.BuildKernels(request, timeout=TIMEOUT_S)]
+    response = await build_fresh(stub, name, namespace=f"default/{tenant}")
     return artifacts_of(response)[-1]
 
 
@@ -73,6 +59,7 @@ async def test_a_process_ends_after_an_error(
         await build(stub, f"{kind}_second", kind)
     assert codegen.compilations(f"{kind}_second") == 2, "only a fresh process may refuse a kernel"
     assert await notes(stub, f"after_{kind}", kind) == [FIRST]
+    assert codegen.log("worker").count(b"worker_ready") == 1, "the worker's process goes on"
 
 
 async def test_a_process_whose_kernel_left_a_child_behind_is_replaced(

@@ -15,7 +15,7 @@ from kernelfarm.signing import CacheAddress, check_content, check_manifest
 from kernelfarm.signing.key_files import PUBLIC_KEYS, make_keys, read_keyring
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.support.codegen_calls import artifacts_of, build
-from tests.support.codegen_processes import CodegenFarm, codegen_farm
+from tests.support.codegen_processes import CodegenFarm
 from tests.support.fresh_kernels import fresh_kernel
 
 
@@ -38,24 +38,24 @@ async def test_a_kernel_invalidated_during_its_compilation_is_compiled_again(
     making = asyncio.create_task(build(stub, fresh_kernel("gated_stale")))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_stale")
     async with KernelCache(codegen.cache.url, space=Space.KERNELS) as cache:
-        await cache.epochs.invalidate(["driver:echo"])
+        stale = (await cache.stats()).get("stale_epochs", 0)
+        epoch = await cache.epochs.invalidate(["driver:echo"])
         codegen.release_job("gated_stale")
         (built,) = (await making).values()
-        assert (await cache.stats())["stale_epochs"] == 1
+        assert (await cache.stats())["stale_epochs"] == stale + 1
     assert codegen.compilations("gated_stale") == 2
-    assert manifest_from_proto(built.signed[0].manifest).epoch == 1
+    assert manifest_from_proto(built.signed[0].manifest).epoch == epoch.number
 
 
-async def test_an_artifact_signed_by_an_unknown_key_is_refused_and_counted(tmp_path: Path) -> None:
-    make_keys(tmp_path / "others")
-    (tmp_path / "farm").mkdir()
-    with codegen_farm(tmp_path / "farm") as farm:
-        trusted = {"KERNELFARM_TRUSTED_KEYS_FILE": str(tmp_path / "others" / PUBLIC_KEYS)}
-        farm.settings.update(trusted)
-        farm.start_edge()
-        farm.start_worker()
-        async with open_channel(farm.address) as channel:
-            with pytest.raises(UnavailableError, match="key that is not trusted"):
-                await build(CodegenServiceStub(channel), fresh_kernel("plain_unknown"))
-        async with KernelCache(farm.cache.url, space=Space.KERNELS) as cache:
-            assert (await cache.stats())["untrusted"] == 2 * farm.compilations("plain_unknown")
+async def test_an_artifact_signed_by_an_unknown_key_is_refused_and_counted(
+    codegen: CodegenFarm, tmp_path: Path
+) -> None:
+    make_keys(tmp_path)
+    others = str(tmp_path / PUBLIC_KEYS)
+    await asyncio.to_thread(codegen.start_service, "codegen", "edge3", trusted_keys_file=others)
+    before = codegen.counters().get("k.untrusted", 0)
+    async with open_channel(f"unix:{codegen.folder}/edge3") as channel:
+        with pytest.raises(UnavailableError, match="key that is not trusted"):
+            await build(CodegenServiceStub(channel), fresh_kernel("plain_unknown"))
+    refused = codegen.counters()["k.untrusted"] - before
+    assert refused == 2 * codegen.compilations("plain_unknown")

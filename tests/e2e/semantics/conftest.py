@@ -1,7 +1,7 @@
-"""What these tests share: the farm's endpoint, a fresh backend, the graphs that were asked for.
+"""Fixtures: the farm's endpoint, a backend without earlier state, and the requested graphs.
 
-With `--warm-traces` each test runs twice: first nothing is known, and what is traced is published;
-then as another client without a disk, to which the farm gives every trace. `test_warm_start`, which
+With `--warm-traces` each test runs twice: first without any trace, and publishes its traces; then
+as another client without a disk, which receives every trace from the farm. `test_warm_start`, which
 counts traces itself, runs once.
 """
 
@@ -17,7 +17,7 @@ from kernelfarm.client.programs import eager, kernels, store
 from kernelfarm.client.runtime import arena
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import TRACE_KEY
-from tests.support.client_timeouts import be_patient
+from tests.support.client_timeouts import set_watch_timeout
 from tests.support.farm import Farm
 
 PASSES = ("cold", "warm")
@@ -25,7 +25,7 @@ _hits = pytest.StashKey[int]()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Makes two tests of each, where it is asked for."""
+    """Runs each test cold and warm, with `--warm-traces`."""
     if metafunc.config.getoption("--warm-traces") and "empty_disk" not in metafunc.fixturenames:
         metafunc.parametrize("fresh_backend", PASSES, indirect=True)
 
@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def fresh_backend(
     request: pytest.FixtureRequest, farm: Farm, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Each test compiles anew, by the shared farm, from the same random numbers."""
+    """Each test compiles anew by the shared farm."""
     monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)
     which = getattr(request, "param", None)
     if which is not None:
@@ -43,7 +43,7 @@ def fresh_backend(
         monkeypatch.setattr(kernels, "_kernels", {})
     if which == "cold":
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))
-    be_patient(monkeypatch)
+    set_watch_timeout(monkeypatch)
     torch._dynamo.reset()
     eager.reset_warnings()
     before = _from_farm()
@@ -55,7 +55,7 @@ def fresh_backend(
 
 
 def _from_farm() -> int:
-    """Traces of others that this process used."""
+    """How many traces of other processes this process has used."""
     reported = counters.snapshot()
     return reported.get("warm.farm.hits", 0) + reported.get("warm.memory.hits", 0)
 
@@ -63,14 +63,14 @@ def _from_farm() -> int:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Tells how many graphs began from the farm's traces."""
+    """Reports how many graphs began from the farm's traces."""
     if config.getoption("--warm-traces"):
         terminalreporter.line(f"{config.stash.get(_hits, 0)} graphs began from traces of the farm")
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
-    """The graphs whose programs this process asks for, beyond those in its memory."""
+    """The graphs whose programs are requested, except for those in memory."""
     graphs: list[Graph] = []
     find = store.find_program
 

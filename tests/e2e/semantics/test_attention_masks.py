@@ -1,4 +1,4 @@
-"""Masks of attention: the farm's kernels make what the framework's kernels add to scores."""
+"""Masks of attention: kernels of the farm compute the bias that the framework adds to scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What travels of a model's tensors: small constants by content, weights never."""
+"""Tensors of a model in requests: small constants are sent by content, weights never."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ SIZES = ((2, 64, 64), (3, 96, 64), (5, 64, 128), (2, 64, 64))
 
 @pytest.fixture
 def programs(monkeypatch):
-    """What the farm answers to this process."""
+    """The programs that this process receives from the farm."""
     found = []
     check = FarmClient.checked
 

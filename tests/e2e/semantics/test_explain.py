@@ -1,4 +1,4 @@
-"""What `explain` tells of a whole model: every captured node, every step, every boundary."""
+"""The output of `explain` for a whole model: every captured node, step and kernel boundary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stages(farm, tmp_path_factory) -> Iterator[dict[tuple[str, str], str]]:
     return {(s.kernel, s.stage): s.text() for s in found if s.stage in reference}
 
 
-def test_every_captured_node_has_a_fate_and_a_reason(stages):
+def test_every_captured_node_has_an_outcome_and_a_reason(stages):
     nodes = parse_graph(stages["", "aten"]).nodes
     reported = _NODE.findall(stages["", "report"])
     assert [(int(number), op) for number, op, *_ in reported] == [

@@ -89,7 +89,7 @@ def test_graphs_with_sizes_that_depend_on_data_run_eager_with_the_reason(option)
 
 
 def test_random_operators_keep_eager_s_stream_if_asked_to():
-    """Then they are steps of the framework in eager's order: a seed gives eager's numbers."""
+    """They become extern steps in eager's order, so that a seed gives eager's numbers."""
 
     def function(x):
         first, second = torch.rand(4), torch.randn(4)

@@ -1,4 +1,4 @@
-"""Element types that no kernel computes in: the framework's steps stand among our kernels."""
+"""Opaque element types: extern steps of the framework among our kernels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FourierMixer(nn.Module):
 
 
 def rotated(q: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
-    """Rotary embeddings as Llama first had them."""
+    """Rotary embeddings by complex numbers, as in the first Llama."""
     pairs = torch.view_as_complex(q.float().reshape(*q.shape[:-1], -1, 2))
     turned = pairs * freqs_cis.view(1, q.shape[1], 1, pairs.shape[-1])
     return torch.view_as_real(turned).flatten(3).type_as(q)
@@ -66,7 +66,7 @@ def test_a_model_that_mixes_by_a_transform_is_compiled_around_it(is_dynamic, sen
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
         with torch.no_grad():
             torch.testing.assert_close(fast(x), model(x), rtol=CLOSE, atol=CLOSE)
-    # Inference, forward and backward; every one of them again if the sizes are no symbols.
+    # Inference, forward and backward; each one again for other sizes if sizes are no symbols.
     assert len(sent) == (3 if is_dynamic else 6)
 
 

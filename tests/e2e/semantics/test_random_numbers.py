@@ -1,4 +1,4 @@
-"""Random numbers of the farm's own: what seeds, masks, checkpoints and training may rely on."""
+"""Random numbers of the farm: seeds, masks, checkpoints and training."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_checkpoint_around_the_graph_sees_its_masks_again(is_reentrant):
 
 
 def assert_masks_agree(y: torch.Tensor, gradient: torch.Tensor) -> None:
-    """At 1, what both dropouts kept is 2 exp(2), with the slope 4 exp(2)."""
+    """At 1, elements that both dropouts keep are 2 exp(2), with the slope 4 exp(2)."""
     kept_twice = (y - 2 * torch.exp(torch.tensor(2.0))).abs() < 1e-4
     assert 50 < int(kept_twice.sum()) < 150
     slope = 4 * torch.exp(torch.tensor(2.0))

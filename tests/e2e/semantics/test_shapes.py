@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
-from transformers import LlamaConfig, LlamaForCausalLM
 
 import kernelfarm
 from kernelfarm.client.compile_model import connect
@@ -208,13 +207,12 @@ def test_data_at_any_address_is_read_rightly(dtype, shift):
     assert_same(fast(unaligned()), function(aligned))
 
 
-@pytest.mark.vendors("cuda")
-def test_promises_on_sizes_and_addresses_are_guards_of_variants(farm, sent):
-    """Kernels that count in 32 bits are variants for buffers that they can count through."""
+def test_assumptions_on_sizes_and_addresses_are_guards_of_variants(vendor_farm, sent):
+    """Kernels with 32-bit indices are variants for buffers that such indices can address."""
     x = numbers(6, 5)
     torch._dynamo.mark_dynamic(x, 0)
     compiled(lambda x: (x * 2).exp())(x)
-    with connect(farm.endpoint) as client:
+    with connect(vendor_farm.endpoint) as client:
         (program,) = client.compile(sent[0], ["cuda:sm_90a"])
     (variants,) = program.kernels
     assert len(variants) > 1
@@ -249,6 +247,8 @@ def test_one_compile_of_a_dynamic_llama_serves_ten_sizes(sent):
 
 
 def _llama() -> nn.Module:
+    from transformers import LlamaConfig, LlamaForCausalLM  # noqa: PLC0415 # takes seconds
+
     config = LlamaConfig(
         hidden_size=64,
         intermediate_size=128,
@@ -271,7 +271,7 @@ def test_memory_around_a_view_of_an_input_is_read_as_in_eager():
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_chunks_that_overlap_are_read_as_in_eager(dynamic):
-    """Chunks of 4 rows, every 2, as attention over long documents takes them."""
+    """Chunks of 4 rows that begin every 2 rows, as in attention over long documents."""
 
     def function(x):
         rows, width = x.shape

@@ -86,7 +86,7 @@ print("parent goes on")
 """
 
 
-def test_a_forked_child_runs_and_compiles_and_is_told_that_it_has_one_thread():
+def test_a_forked_child_runs_and_compiles_with_a_warning_that_it_has_one_thread():
     done = subprocess.run(
         [sys.executable, "-c", FORK],
         check=False,

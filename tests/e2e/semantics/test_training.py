@@ -1,4 +1,4 @@
-"""Gradients: forward and backward graphs by the farm, beside eager training."""
+"""Gradients: forward and backward graphs of the farm, compared with eager training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def assert_trains_like_eager(
     rtol: float = 1e-4,
     **options: bool,
 ) -> None:
-    """Losses, all gradients of each step, and the state at the end are eager's."""
+    """Compares losses, all gradients of each step, and the final state with eager."""
     ours = copy.deepcopy(model)
     fast = compiled(ours, **options)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.02, momentum=0.9) for m in (model, ours)]
@@ -96,7 +96,7 @@ def test_without_gradients_one_graph_is_compiled(sent):
 
 
 def gradient(function: Callable[[torch.Tensor], torch.Tensor], seed: int = 0) -> torch.Tensor:
-    """Of a weighted sum of the function's result, at the same numbers each time."""
+    """The gradient of a weighted sum of the function's result, for the same input each time."""
     x = numbers(6, 6, seed=seed).requires_grad_()
     result = function(x)
     (result * numbers(*result.shape, seed=9)).sum().backward()
@@ -199,6 +199,6 @@ def test_a_transformer_trains_under_autocast():
             result = call(words)
         F.cross_entropy(result.float(), labels).backward()
         results.append((result.detach(), [p.grad for p in model.parameters()]))
-    # bfloat16 rounds to 2^-8, at other places than eager where operators were fused.
+    # bfloat16 rounds to 2^-8; fused operators round elsewhere than eager.
     assert_same(results[1], results[0], rtol=5e-2)
     assert results[1][0].dtype is torch.bfloat16

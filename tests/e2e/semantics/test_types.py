@@ -1,4 +1,4 @@
-"""Element types, each beside eager."""
+"""Element types, each compared with eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph that was traced before is not traced again, and behaves as if it were."""
+"""A graph that was traced before is not traced again, and behaves in the same way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.like_eager import assert_like_eager, compiled, numbers
 
 @pytest.fixture(autouse=True)
 def empty_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Nothing was traced yet."""
+    """A disk tier without traces."""
     monkeypatch.setenv("KERNELFARM_DISK_CACHE_DIR", str(tmp_path))
     counters.reset()
     return tmp_path
@@ -32,14 +32,14 @@ def reasons() -> list[str]:
 
 
 def assert_warm_like_eager(function: Callable[..., Any], make: Any, **options: Any) -> None:
-    """Traced and kept the first time; found the second time; like eager both times."""
+    """The first call traces and stores, the second one finds the trace; both equal eager."""
     assert_like_eager(function, make, **options)
-    kept = counted("kept")
-    assert kept == counted("misses") >= 1, counters.snapshot()
+    stored = counted("stored")
+    assert stored == counted("misses") >= 1, counters.snapshot()
     assert counted("hits") == 0
     torch._dynamo.reset()
     assert_like_eager(function, make, **options)
-    assert (counted("hits"), counted("kept")) == (kept, kept), counters.snapshot()
+    assert (counted("hits"), counted("stored")) == (stored, stored), counters.snapshot()
 
 
 def writes_an_input(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def test_names_of_modules_do_not_matter_and_weights_are_the_callers_own():
         model = Named(name)
         with torch.no_grad():
             torch.testing.assert_close(compiled(model)(x), model(x))
-    assert (counted("kept"), counted("hits")) == (1, 1)
+    assert (counted("stored"), counted("hits")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_gradients_are_always_traced():
         torch._dynamo.reset()
         (x_grad,) = torch.autograd.grad(compiled(lambda x: x.sin().sum())(x), x)
         torch.testing.assert_close(x_grad, x.detach().cos())
-    assert counted("hits") == counted("kept") == 0
+    assert counted("hits") == counted("stored") == 0
 
 
 def test_a_function_of_the_users_own_is_always_traced():
@@ -219,8 +219,8 @@ def test_inputs_that_share_written_memory_are_always_traced():
     assert reasons()
 
 
-@pytest.mark.parametrize("harm", ["spoilt", "another user's", "cut"])
-def test_a_file_that_cannot_be_believed_is_not(harm, empty_disk):
+@pytest.mark.parametrize("harm", ["corrupt", "another user's", "cut"])
+def test_a_file_that_cannot_be_trusted_is_not_used(harm, empty_disk):
     def function(x: torch.Tensor) -> torch.Tensor:
         return x.exp() + 1
 

@@ -1,4 +1,4 @@
-"""Models that are trained, and batches for them."""
+"""Models for training tests, and their batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Block(nn.Module):
-    """Attention and a gated sum, normalized before; `dropout` is a probability."""
+    """Attention and a gated sum with pre-normalization; `dropout` is a probability."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

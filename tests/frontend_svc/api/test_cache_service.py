@@ -8,9 +8,7 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from typer.testing import CliRunner
 
-from kernelfarm.cli import make_app
 from kernelfarm.client.farm.cache_client import CacheAdmin, WatchEvent
 from kernelfarm.errors import CallerError, NotFoundError
 from kernelfarm.service.channels import channel_options
@@ -23,6 +21,7 @@ from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire.manifest import key_from_proto, manifest_from_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.calls import compile_at, stub_of
+from tests.support.command_line import run_command
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.small_graphs import h_request
 
@@ -48,6 +47,7 @@ def compiled(farm: Farm, request: api.CompileRequest) -> api.ProgramResult:
 def test_a_second_hit_comes_from_the_memory_tier(farm: Farm) -> None:
     first = compiled(farm, request_of(401))
     assert (first.outcome, first.tier) == (api.CACHE_OUTCOME_MISS, api.CACHE_TIER_UNSPECIFIED)
+    assert first.codegen_jobs >= 1
     wait_until(
         lambda: compiled(farm, request_of(401)).tier == api.CACHE_TIER_GATEWAY,
         TIMEOUT_S,
@@ -257,21 +257,15 @@ def test_an_unknown_key_is_not_found_and_a_bad_model_refused(farm: Farm) -> None
             assert isinstance(error_from_rpc(caught.value), error)
 
 
-def told_by(*command: str) -> str:
-    shown = CliRunner().invoke(make_app(), list(command))
-    assert shown.exit_code == 0, shown.output
-    return shown.output
-
-
 def test_operators_do_all_of_this_from_the_command_line(farm: Farm) -> None:
     at = ("--endpoint", farm.endpoint)
     key = compiled(farm, request_of(410, "shown@1")).key.hex()
-    assert "is found" in told_by("explain-miss", key, *at)
-    dry = told_by("invalidate", "model:shown@1", "--dry-run", *at)
+    assert "is found" in run_command("explain-miss", key, *at)
+    dry = run_command("invalidate", "model:shown@1", "--dry-run", *at)
     assert "would be stale: 1 programs, 0 kernels" in dry
-    assert "1 gateways applied it" in told_by("invalidate", "model:shown@1", *at)
-    explained = told_by("explain-miss", key, *at)
+    assert "1 gateways applied it" in run_command("invalidate", "model:shown@1", *at)
+    explained = run_command("explain-miss", key, *at)
     assert "is not found: epoch" in explained and "model:shown@1" in explained
-    assert "stale variants" in told_by("sweep", *at)
-    assert "no similar entry exists" in told_by("explain-miss", "0" * 64, *at)
-    assert "published" in told_by("usage", *at)
+    assert "stale variants" in run_command("sweep", *at)
+    assert "no similar entry exists" in run_command("explain-miss", "0" * 64, *at)
+    assert "published" in run_command("usage", *at)

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
-
-import grpc
-import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -30,27 +24,6 @@ def test_the_stages_are_reported_in_order(farm: Farm) -> None:
     stages = [event.stage for event in compile_at(farm.endpoint, h_request(65, 128)).stages]
     firsts = list(dict.fromkeys(stages))
     assert firsts == ["import", "lookup", "decompose", "optimize", "codegen", "publish"]
-
-
-def test_a_second_compile_is_a_hit_without_jobs(farm: Farm) -> None:
-    first = compile_at(farm.endpoint, h_request(66, 128)).program
-    second = compile_at(farm.endpoint, h_request(66, 128)).program
-    assert (first.outcome, second.outcome) == (api.CACHE_OUTCOME_MISS, api.CACHE_OUTCOME_HIT)
-    assert first.codegen_jobs >= 1
-    assert second.codegen_jobs == 0
-    assert second.plan == first.plan
-    assert list(second.artifacts) == list(first.artifacts)
-
-
-def test_ten_concurrent_clients_cause_one_set_of_jobs(farm: Farm) -> None:
-    with ThreadPoolExecutor(10) as pool:
-        calls = [pool.submit(compile_at, farm.endpoint, h_request(67, 128)) for _ in range(10)]
-        programs = [call.result().program for call in calls]
-    outcomes = [program.outcome for program in programs]
-    assert outcomes.count(api.CACHE_OUTCOME_MISS) == 1
-    kernels = len(programs[0].plan.kernels)
-    assert sum(program.codegen_jobs for program in programs) == kernels
-    assert len({program.key for program in programs}) == 1
 
 
 def test_names_and_request_ids_do_not_change_the_key(farm: Farm) -> None:
@@ -101,20 +74,3 @@ def test_capabilities_name_the_toolchain_of_the_running_workers(farm: Farm) -> N
     assert set(by_target) == set(all_targets())
     assert by_target[CPU].toolchain.startswith("cpu@")
     assert capabilities.min_abi_version <= 1 <= capabilities.max_abi_version
-
-
-@pytest.mark.parametrize("service", ["", "kernelfarm.v1.CompileService"])
-def test_health_answers(farm: Farm, service: str) -> None:
-    with grpc.insecure_channel(farm.endpoint) as channel:
-        stub = health_pb2_grpc.HealthStub(channel)
-        answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
-    assert answer.status == health_pb2.HealthCheckResponse.SERVING
-
-
-def test_reflection_lists_the_public_service(farm: Farm) -> None:
-    with grpc.insecure_channel(farm.endpoint) as channel:
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        ask = reflection_pb2.ServerReflectionRequest(list_services="")
-        (answer,) = stub.ServerReflectionInfo(iter([ask]), timeout=TIMEOUT_S)
-    names = [service.name for service in answer.list_services_response.service]
-    assert "kernelfarm.v1.CompileService" in names

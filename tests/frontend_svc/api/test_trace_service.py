@@ -134,8 +134,8 @@ def test_a_trace_comes_with_its_program_and_the_blobs_that_the_client_lacks(
         contents[chunk.blob.sha256] = contents.get(chunk.blob.sha256, b"") + chunk.blob.data
     assert all(hashlib.sha256(data).digest() == sha256 for sha256, data in contents.items())
     assert binary_of(program) in contents and chunks[-1].blob.is_last
-    held = acme.look_up(digest, held=list(contents))
-    assert [part.WhichOneof("part") for part in held] == ["trace", "program"]
+    again = acme.look_up(digest, present_blobs=list(contents))
+    assert [part.WhichOneof("part") for part in again] == ["trace", "program"]
 
 
 def test_a_trace_without_its_program_is_reported(tenant_farm: TenantFarm) -> None:
@@ -227,7 +227,9 @@ def test_a_trace_that_is_not_of_this_tenant_is_refused_and_not_stored(
     assert not acme.finds(digest)
 
 
-@pytest.mark.parametrize("asked", [{"digest": b"short"}, {"digest": bytes(32), "held": [b"x"]}])
+@pytest.mark.parametrize(
+    "asked", [{"digest": b"short"}, {"digest": bytes(32), "present_blobs": [b"x"]}]
+)
 def test_digests_of_a_wrong_length_are_refused(
     tenant_farm: TenantFarm, asked: dict[str, Any]
 ) -> None:

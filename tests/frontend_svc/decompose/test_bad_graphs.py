@@ -17,9 +17,10 @@ from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.wire import graph_to_proto
-from tests.support.captured_graphs import one_node_graph, tensor
+from tests.support.captured_graphs import one_node_graph
 from tests.support.operator_samples.table import calls
 from tests.support.single_operator import captured_graph
+from tests.support.small_graphs import tensor
 
 X = Ref(0)
 Y = Ref(1)

@@ -29,7 +29,8 @@ from kernelfarm.ir.verify import verify_graph, verify_program
 from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
 from optimizer_svc.pipeline import optimize
-from tests.support.captured_graphs import one_node_graph, tensor
+from tests.support.captured_graphs import one_node_graph
+from tests.support.small_graphs import tensor
 
 Array = npt.NDArray[Any]
 TARGET = target_facts("cpu:x86-64-v3")

@@ -6,7 +6,8 @@ from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.decompose.report import NodeOutcome
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Ref
-from tests.support.captured_graphs import one_node_graph, prim_names, tensor
+from tests.support.captured_graphs import one_node_graph, prim_names
+from tests.support.small_graphs import tensor
 
 
 def test_a_running_sum_of_an_input_is_a_scan() -> None:

@@ -9,8 +9,8 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.graph_ir import Input as GraphInput
 from kernelfarm.ir.interpret import run_graph
-from tests.support.captured_graphs import tensor
 from tests.support.operator_samples.tensors import normal, positive
+from tests.support.small_graphs import tensor
 
 
 def results(

@@ -12,7 +12,8 @@ from frontend_svc.decompose.report import NodeOutcome
 from frontend_svc.operators import DECOMPOSED, EXTERN_CHECKS, EXTERN_GROUPS, extern_group_of
 from kernelfarm.ir.graph_ir import Ref
 from tests.frontend_svc.operators.public_operators import IN_PUBLIC_GRAPHS
-from tests.support.captured_graphs import one_node_graph, tensor
+from tests.support.captured_graphs import one_node_graph
+from tests.support.small_graphs import tensor
 
 MOST_GROUPS = 60
 

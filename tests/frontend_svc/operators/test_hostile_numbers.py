@@ -21,7 +21,8 @@ from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.check_graph import check_client_graph
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, SizeSymbol, TensorType
 from kernelfarm.ir.work_budget import work_budget
-from tests.support.captured_graphs import one_node_graph, tensor
+from tests.support.captured_graphs import one_node_graph
+from tests.support.small_graphs import tensor
 
 F32, I64 = DType.F32, DType.I64
 INTEGERS = (0, 1, -1, 2, 3, 63, 64, 100, 10**6, 2**31, 2**62, 2**63 - 1, -(2**63))

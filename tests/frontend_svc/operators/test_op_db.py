@@ -9,19 +9,20 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from tests.support.captured_graphs import run_lowered
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 pytestmark = pytest.mark.slow
 
@@ -85,13 +86,25 @@ def is_comparable(captured: CapturedGraph) -> bool:
     return not any(word in name for word in RANDOM for name in names)
 
 
+def database() -> list[OpInfo]:
+    from torch.testing._internal.common_methods_invocations import op_db  # noqa: PLC0415 # seconds
+
+    return op_db
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each operator, if slow tests may run: to read the database takes seconds."""
+    is_left_out = "not slow" in metafunc.config.getoption("-m")
+    names = set() if is_left_out else {info.name for info in database()}
+    metafunc.parametrize("name", sorted(names - WITHOUT_VALUE_SEMANTICS))
+
+
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted({i.name for i in op_db} - WITHOUT_VALUE_SEMANTICS))
 def test_a_traced_operator_equals_eager(name: str) -> None:
     compared = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for info in (i for i in op_db if i.name == name):
+        for info in (i for i in database() if i.name == name):
             for dtype in (*TOLERANCE, torch.int64, torch.uint8, torch.bool):
                 for sample in samples(info, dtype):
                     compared += compare(sample)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
@@ -21,7 +18,7 @@ from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.sweeper import Sweeper
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref
-from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.redis_process import ONCE, answers, server_process
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "cache-users.acl"
 ROLES = ("worker", "edge", "frontend", "sweeper", "reader", "operator")
@@ -42,33 +39,17 @@ def guarded(program: ServerProgram, tmp_path_factory: pytest.TempPathFactory) ->
         )
     (folder / "users.acl").write_text(text)
     command = server_command(program, ServerRole.CACHE, folder, folder / "s", 0)
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*command, "--aclfile", str(folder / "users.acl")], stdout=log, stderr=log
-        )
-    try:
-        wait_until(
-            lambda: _answers(f"{folder}/s", process, folder / "log"), TIMEOUT_S, "the server"
-        )
+    flags = ("--aclfile", str(folder / "users.acl"))
+    with (
+        raw_as("operator", f"{folder}/s") as operator,
+        server_process([*command, *flags], folder / "log", lambda: answers(operator)),
+    ):
         yield f"{folder}/s"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(path: str, process: subprocess.Popen[bytes], log: Path) -> bool:
-    assert process.poll() is None, log.read_text()
-    try:
-        with raw_as("operator", path) as raw:
-            return bool(raw.ping())
-    except redis.exceptions.ConnectionError:
-        return False
 
 
 def raw_as(role: str | None, path: str) -> redis.Redis:
-    """A client that tries once: the library's own retries take seconds to tell of a refusal."""
-    once = Retry(NoBackoff(), 0)
-    return redis.Redis(unix_socket_path=path, username=role, password=role, retry=once)
+    """A client that tries once."""
+    return redis.Redis(unix_socket_path=path, username=role, password=role, retry=ONCE)
 
 
 def url_of(role: str, path: str) -> str:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.errors import UnavailableError
-from tests.support.certificates import Authority
-from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.certificates import Authority, Pair
+from tests.support.ports import reserved_port
+from tests.support.redis_process import ONCE, ServerEndedError, answers, server_process
 
 KEY = hashlib.sha256(b"a kernel").digest()
 # The server in the embedded wheel is built without TLS.
@@ -34,9 +31,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("redis-tls")
     authority = Authority(folder)
     pair = authority.issue_server()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with reserved_port() as port:
+        yield from _serving_by_tls(folder, port, authority, pair)
+
+
+def _serving_by_tls(folder: Path, port: int, authority: Authority, pair: Pair) -> Iterator[str]:
     options = {
         "port": 0,
         "tls-port": port,
@@ -49,26 +48,15 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "dir": folder,
     }
     command = [str(SERVER), *(part for k, v in options.items() for part in (f"--{k}", str(v)))]
-    log = folder / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
     address = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.ca_file}"
     try:
-        wait_until(lambda: _answers(address, process, log), TIMEOUT_S, "the server")
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _answers(address: str, process: subprocess.Popen[bytes], log: Path) -> bool:
-    if process.poll() is not None:
-        pytest.skip(f"a server without TLS: {log.read_text()[-300:]}")
-    try:
-        with redis.Redis.from_url(address, retry=Retry(NoBackoff(), 0)) as raw:
-            return bool(raw.ping())
-    except redis.exceptions.ConnectionError:
-        return False
+        with (
+            redis.Redis.from_url(address, retry=ONCE) as raw,
+            server_process(command, folder / "log", lambda: answers(raw)),
+        ):
+            yield address
+    except ServerEndedError as error:
+        pytest.skip(f"a server without TLS: {str(error)[-300:]}")
 
 
 async def test_services_and_workers_reach_a_cache_by_tls(url: str) -> None:

@@ -17,17 +17,15 @@ from kernelfarm.service.tenants.directory import Credentials
 from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import token_id_of
 from kernelfarm.service.tenants.toml_file import read_tenants
+from tests.support.command_line import run_command
 from tests.support.farm import TIMEOUT_S
 
 NOW = datetime.now(UTC)
 
 
 def run(*arguments: object) -> str:
-    """What a command prints; its error raises."""
-    ended = CliRunner().invoke(make_app(), ["tenants", *map(str, arguments)])
-    if ended.exception is not None:
-        raise ended.exception
-    return ended.stdout.strip()
+    """The output of `kernelfarm tenants`; raises the command's error."""
+    return run_command("tenants", *arguments).strip()
 
 
 @pytest.fixture

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 
 import pytest
 import torch
-from torch import nn
 
-from examples.real_inputs import ReferenceModel, g, h
+from examples.real_inputs import g, h
 from kernelfarm.client import torch_backend
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import CallerError, UnavailableError
-from tests.support.accuracy import assert_as_good_as_eager
 
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
 
@@ -34,18 +31,6 @@ def test_the_backend_is_found_without_importing_kernelfarm(endpoint):
         [sys.executable, "-c", script], check=False, capture_output=True, text=True
     )
     assert (done.stdout, done.returncode) == ("equal\n", 0), done.stderr
-
-
-def test_a_marked_dimension_serves_many_sizes_with_one_compile(endpoint, requests_made):
-    model = ReferenceModel().eval()
-    fast = compiled(model)
-    with torch.no_grad():
-        for rows in (8, 3, 32, 100):
-            x = torch.randn(rows, 128)
-            if rows == 8:
-                torch._dynamo.mark_dynamic(x, 0)
-            assert_as_good_as_eager(fast(x), model, x)
-    assert len(requests_made) == 1
 
 
 def test_equal_graphs_of_one_process_make_one_request(endpoint, requests_made):
@@ -68,62 +53,6 @@ def requests_made(monkeypatch):
 
     monkeypatch.setattr(FarmClient, "compile", counted)
     return made
-
-
-def test_training_follows_eager(endpoint):
-    torch.manual_seed(0)
-    eager = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
-    ours = copy.deepcopy(eager)
-    fast = compiled(ours)
-    steps = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (eager, ours)]
-    for _ in range(4):
-        x, labels = torch.randn(8, 16), torch.randint(0, 4, (8,))
-        losses = []
-        for model, step in zip((eager, fast), steps, strict=True):
-            loss = nn.functional.cross_entropy(model(x), labels)
-            step.zero_grad()
-            loss.backward()
-            step.step()
-            losses.append(loss.detach())
-        torch.testing.assert_close(losses[1], losses[0])
-    for mine, theirs in zip(ours.parameters(), eager.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_inputs_that_the_model_writes_are_written(endpoint):
-    def append(cache, x, position):
-        cache[:, position] = x * 2
-        return cache.sum(1)
-
-    cache, other = torch.zeros(3, 5), torch.zeros(3, 5)
-    x = torch.randn(3)
-    torch.testing.assert_close(compiled(append)(cache, x, 2), append(other, x, 2))
-    torch.testing.assert_close(cache, other)
-
-
-def test_views_of_inputs_come_back_as_views(endpoint):
-    x = torch.randn(4, 6)
-    rows, product = compiled(lambda x: (x[1:3].t(), x * 2))(x)
-    assert rows.data_ptr() == x[1:3].data_ptr() and rows.stride() == (1, 6)
-    torch.testing.assert_close(product, x * 2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.int64])
-def test_other_element_types_keep_eagers_type_and_strides(dtype, endpoint):
-    x = (torch.randn(4, 6) * 10).to(dtype).t()
-
-    def function(x):
-        return (x + 1) * 2, x.sum(0), x > 0
-
-    for mine, theirs in zip(compiled(function)(x), function(x), strict=True):
-        assert (mine.dtype, mine.stride()) == (theirs.dtype, theirs.stride())
-        torch.testing.assert_close(mine, theirs)
-
-
-def test_an_index_out_of_bounds_is_an_index_error(endpoint):
-    table, index = torch.randn(10, 3), torch.tensor([1, 42])
-    with pytest.raises(IndexError):
-        compiled(lambda t, i: t[i] * 2)(table, index)
 
 
 def test_without_a_farm_models_run_eager_with_one_warning():

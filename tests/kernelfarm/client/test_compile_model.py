@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -96,17 +93,6 @@ def test_arguments_that_do_not_fit_are_refused(args, message, endpoint):
 def test_a_model_that_is_not_one_graph_is_refused():
     with pytest.raises(UnsupportedGraphError, match=r"torch.export"):
         export_model(lambda x: x * 2 if x.sum() > 0 else x, (torch.randn(3),))
-
-
-def test_the_command_line_is_a_program_of_its_own(endpoint):
-    done = subprocess.run(
-        [sys.executable, "-m", "kernelfarm.cli", "explain", "nowhere"],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith("kernelfarm: error: 'nowhere' is not a file")
 
 
 def test_a_file_that_is_no_exported_program_is_refused(tmp_path):

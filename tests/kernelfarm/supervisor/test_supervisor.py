@@ -19,31 +19,11 @@ from kernelfarm.processes.hang_rules import WatchTimes
 from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, exclusive_data_dir
+from tests.kernelfarm.supervisor.child_specs import PROGRAM, spec
 from tests.support.farm import TIMEOUT_S, wait_until
+from tests.support.processes import is_running
 
 _ROOT = Path(__file__).parents[3]
-
-# Says that it serves, then writes down the moment of its end.
-_PROGRAM = """
-import pathlib, signal, sys, time
-name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
-def end(*_):
-    with (folder / "ends").open("a") as ends:
-        ends.write(name + "\\n")
-    sys.exit(0)
-signal.signal(signal.SIGTERM, end)
-(folder / name).touch()
-while True:
-    signal.pause()
-"""
-
-
-def spec(name: str, folder: Path, program: str = _PROGRAM) -> ChildSpec:
-    async def probe() -> bool:
-        return (folder / name).exists()
-
-    argv = (sys.executable, "-c", program, name, str(folder))
-    return ChildSpec(name, argv, (), probe, drain_s=TIMEOUT_S)
 
 
 def run(
@@ -167,14 +147,6 @@ child.wait()
     run(tmp_path, ((child,), (spec("store", tmp_path),)), kill_one)
 
 
-def is_running(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 def test_a_large_log_is_rotated_and_its_process_continues_to_write(tmp_path: Path) -> None:
     talker = """
 import pathlib, sys, time
@@ -222,7 +194,7 @@ with pathlib.Path(sys.argv[2], "starts").open("a") as starts:
     starts.write("x")
 if pathlib.Path(sys.argv[2], "starts").stat().st_size <= int(os.environ["UNLUCKY"]):
     os.kill(os.getpid(), signal.SIGKILL)
-{_PROGRAM}
+{PROGRAM}
 """
 
 
@@ -267,7 +239,7 @@ def test_children_end_with_a_supervisor_that_was_killed(tmp_path: Path) -> None:
 import asyncio
 from pathlib import Path
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor
-from tests.kernelfarm.supervisor.test_supervisor import spec
+from tests.kernelfarm.supervisor.child_specs import spec
 folder = Path({str(tmp_path)!r})
 layout = FarmLayout("nowhere:0", folder, ((spec("service", folder),), (spec("store", folder),)))
 async def announce(): print("READY", flush=True)

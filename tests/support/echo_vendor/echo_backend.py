@@ -1,9 +1,9 @@
 """A vendor outside of the tree: its "binary" is the kernel's text.
 
-What a kernel's name begins with decides how its compilation goes, so that the farm's tests can look
-at every ending. Gated kernels tell their worker's process id in `$ECHO_GATES/<name>.pid` and go on
-when `$ECHO_GATES/<name>.go` exists; each compilation appends a line to `$ECHO_GATES/<name>.log`.
-Nosy kernels try what `$ECHO_GATES/wishes.json` lists, and tell in their notes what they got.
+The first word of a kernel's name decides how its compilation ends, so that tests can provoke every
+end. A gated kernel writes its worker's process id to `$ECHO_GATES/<name>.pid` and continues when
+`$ECHO_GATES/<name>.go` exists. Each compilation appends a line to `$ECHO_GATES/<name>.log`. A nosy
+kernel tries each access that `$ECHO_GATES/wishes.json` lists, and reports the results in its notes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ WORKER_PID = os.getppid()
 
 
 class EchoBackend:
-    """Listens to kernels and repeats them."""
+    """Compiles kernels to their own text."""
 
     vendor = "echo"
 
@@ -116,7 +116,7 @@ def _hog() -> None:
 
 
 def _share_out() -> None:
-    """Holds in many processes what none of them may hold alone."""
+    """Allocates in many processes what one process may not allocate alone."""
     for _ in range(16):
         if os.fork() == 0:
             held = bytearray(256 << 20)

@@ -1,4 +1,4 @@
-"""Loop kernels written by hand, one for each shape of code that the emitter makes."""
+"""Loop kernels written by hand, one for each shape of code that the emitter produces."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def transposed_with_gap() -> Kernel:
 
 
 def lone_point() -> Kernel:
-    """No axes at all, and two stores: as a cache's length counts up."""
+    """No axes, and two stores: as a counter of a cache's length."""
     b = Body()
     value = b.load("in0", 0)
     b.store("out0", 0, value)

@@ -1,4 +1,4 @@
-"""Loop kernels written by hand, of the shapes that the optimizer makes."""
+"""Loop kernels written by hand, in the shapes that the optimizer produces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that write over what they read, and several scatters in one: shared by all backends."""
+"""Kernels that overwrite what they read, and kernels with several scatters, for all backends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel
 
 _TEXTS = {
-    # Keys, rotated, and values of 7 new tokens go to caches of 50.
+    # Rotated keys and values of 7 new tokens go to caches of 50.
     "caches": """kernel caches
 param in position: i64[7]
 param in k: f32[7*24]
@@ -41,7 +41,7 @@ for d0 in 1000
   store weight[d0] = %6
   store moment[d0] = %4
 """,
-    # Every element is read twice before it is written: for the sum, for the largest, for itself.
+    # Every element is read for the sum, for the maximum and for itself before it is written.
     "centred": """kernel centred
 param inout x: f32[9*70]
 param out top: f32[9]

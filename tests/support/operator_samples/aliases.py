@@ -1,4 +1,4 @@
-"""Sample calls of operators that are others by another name, and of windows of signals."""
+"""Sample calls of operators that are aliases of others, and of windows of signals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sample calls of the functions of mathematics that have series, recurrences or digits."""
+"""Sample calls of mathematical functions computed by series, recurrences or digits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _UNARY = (
 )
 
 _INEXACT_IN_EAGER = ("special_airy_ai", "special_bessel_j", "special_bessel_y")
-"""Whose f64 form in PyTorch is off by 1e-8: `test_special_functions` has their exact values."""
+"""In f64, PyTorch is off by 1e-8 here: `test_special_functions` has exact values."""
 
 
 def function_calls() -> Iterator[Call]:
@@ -52,7 +52,7 @@ def _gamma() -> Iterator[Call]:
     yield Call("aten.mvlgamma.default", [torch.arange(3, 6), 2])
     for n in (0, 1, 2, 3, 4):
         for dtype in (torch.float32, torch.float64):
-            # Whole numbers below 0 are poles, where eager's order 1 depends on a sine's last bit.
+            # Negative integers are poles, where eager's order 1 depends on the last bit of a sine.
             yield Call("aten.polygamma.default", [n, _floats(0.0, NAN, dtype=dtype)[2:] + 0.2])
     s = torch.tensor([1.0, 0.5, 2.0, 3.5, 7.0, 2.0, 3.0, 2.5, NAN, 2.0, 30.0])
     q = torch.tensor([2.0, 1.0, 1.0, 0.2, 9.5, -0.4, -2.3, -1.5, 1.0, -3.0, 5.0])

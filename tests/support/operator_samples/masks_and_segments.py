@@ -1,4 +1,4 @@
-"""Sample calls of what finds places first: masks, segments, bins, windows at random places."""
+"""Sample calls of operators that first find positions: masks, segments, bins, random windows."""
 
 from __future__ import annotations
 

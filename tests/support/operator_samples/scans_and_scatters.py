@@ -1,4 +1,4 @@
-"""Sample calls of running forms and of writes at places that tensors tell."""
+"""Sample calls of scans and scatters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _picks(*shape: int, below: int) -> torch.Tensor:
 
 
 def _distinct(rows: int, columns: int, below: int) -> torch.Tensor:
-    """Rows of different indices: of equal ones PyTorch says not which update wins."""
+    """Rows of distinct indices: PyTorch does not define which of two equal ones wins."""
     generator = torch.Generator().manual_seed(rows + columns)
     return torch.stack([torch.randperm(below, generator=generator)[:columns] for _ in range(rows)])
 
@@ -61,7 +61,7 @@ def _along() -> Iterator[Call]:
     for dtype in (*FLOATS, *INTS, torch.bool):
         updates = normal(4, 9, dtype=dtype, seed=2)
         if dtype in (torch.float16, torch.bfloat16):
-            # Eager rounds each of several sums: single ones of halves are exact enough.
+            # Eager rounds each of several sums: sums of multiples of one half are exact.
             yield Call("aten.scatter_add.default", [x.to(dtype), 1, where, normal(4, 5).to(dtype)])
         else:
             yield Call("aten.scatter_add.default", [x.to(dtype), 1, many, updates])

@@ -1,4 +1,4 @@
-"""Sample calls of searches, and of images read between their pixels or resized."""
+"""Sample calls of searches, and of images that are interpolated or resized."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def _members() -> Iterator[Call]:
     x = normal(4, 5, dtype=INTS[0])
     yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])])
     yield Call("aten.isin.Tensor_Tensor", [x, torch.tensor([1, 3, 8])], {"invert": True})
-    spoilt = torch.tensor([1.0, NAN, 2.0])
-    yield Call("aten.isin.Tensor_Tensor", [spoilt, torch.tensor([NAN, 2.0])])
+    with_nan = torch.tensor([1.0, NAN, 2.0])
+    yield Call("aten.isin.Tensor_Tensor", [with_nan, torch.tensor([NAN, 2.0])])
 
 
 def _grids() -> Iterator[Call]:

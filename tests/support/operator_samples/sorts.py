@@ -20,7 +20,7 @@ def order_calls() -> Iterator[Call]:
 
 
 def _distinct(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Elements of which no two in any row are equal: eager states no order of equal ones."""
+    """Rows of distinct elements: eager does not define the order of equal ones."""
     count = torch.Size(shape).numel()
     generator = torch.Generator().manual_seed(count)
     return (torch.randperm(count, generator=generator) - count // 3).reshape(shape).to(dtype)

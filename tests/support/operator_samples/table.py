@@ -1,4 +1,4 @@
-"""Sample calls of every operator that decomposes: the table that the property tests walk."""
+"""Sample calls of every operator that decomposes, for the property tests."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def _activations() -> Iterator[Call]:
     for name in [*names.split(), "mish", "hardshrink", "softshrink", "log_sigmoid_forward"]:
         for dtype in FLOATS:
             yield Call(f"aten.{name}.default", [(normal(4, 9) * 3).to(dtype)])
-        # PyTorch's vectorized gelu of infinity is NaN, which is no model.
+        # PyTorch's vectorized gelu of infinity is NaN, which ours need not be.
         ends = [30.0, -30.0] if name == "gelu" else [INF, 30.0, -30.0]
         yield Call(f"aten.{name}.default", [torch.tensor([NAN, 0.0, *ends])])
     x = normal(4, 9) * 3

@@ -1,4 +1,4 @@
-"""Tensors that sample calls are made of; the same in each run."""
+"""Tensors for sample calls; the same in each run."""
 
 from __future__ import annotations
 

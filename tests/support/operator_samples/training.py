@@ -1,4 +1,4 @@
-"""Sample calls of operators that training graphs hold: losses, statistics, gradients."""
+"""Sample calls of operators of training graphs: losses, statistics, gradients."""
 
 from __future__ import annotations
 

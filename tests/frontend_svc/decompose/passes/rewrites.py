@@ -14,9 +14,9 @@ from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType
 from kernelfarm.ir.interpret import numpy_dtype, run_graph
-from tests.support.captured_graphs import F32, tensor
+from tests.support.small_graphs import tensor
 
-I64 = DType.I64
+F32, I64 = DType.F32, DType.I64
 
 
 def graph_of(build: Callable[..., int], *inputs: TensorType) -> Graph:

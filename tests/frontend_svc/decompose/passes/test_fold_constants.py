@@ -16,9 +16,9 @@ from tests.frontend_svc.decompose.passes.rewrites import (
     iota,
     ops,
 )
-from tests.support.captured_graphs import tensor
 from tests.support.frontend_passes import before_and_after
 from tests.support.goldens import assert_golden
+from tests.support.small_graphs import tensor
 
 SUM_AND_SERIES = """\
 graph prims 1

@@ -6,9 +6,9 @@ import pytest
 
 from frontend_svc.decompose.passes.remove_dead_code import REMOVE_DEAD_CODE
 from tests.frontend_svc.decompose.passes.rewrites import graph_of
-from tests.support.captured_graphs import tensor
 from tests.support.frontend_passes import before_and_after
 from tests.support.goldens import assert_golden
+from tests.support.small_graphs import tensor
 
 UNREAD = """\
 graph prims 1

@@ -12,6 +12,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import Ref, TensorType
 from tests.frontend_svc.decompose.passes.rewrites import (
+    F32,
     I64,
     applied,
     assert_same_meaning,
@@ -20,9 +21,9 @@ from tests.frontend_svc.decompose.passes.rewrites import (
     iota,
     ops,
 )
-from tests.support.captured_graphs import F32, tensor
 from tests.support.frontend_passes import before_and_after
 from tests.support.goldens import assert_golden
+from tests.support.small_graphs import tensor
 
 VIEWS_AND_A_GATHER = """\
 graph prims 1

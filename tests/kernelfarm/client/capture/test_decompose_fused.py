@@ -12,7 +12,6 @@ from torch import fx, nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
-from benchmarks.prepared import recording
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.graph import capture
@@ -20,7 +19,7 @@ from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.digest import program_key
 from kernelfarm.dtypes import DType
 from tests.support.judge import judge
-from tests.support.traced_graphs import traced
+from tests.support.traced_graphs import recording, traced
 
 FUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "lstm_cell": (lambda: nn.LSTMCell(8, 6), (4, 8)),

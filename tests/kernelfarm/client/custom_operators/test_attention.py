@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.prepared import recording
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.custom_operators import attention_products
 from kernelfarm.client.custom_operators.attention import ATTENTION_BACKWARD, ATTENTION_SAVING
 from kernelfarm.client.custom_operators.attention_products import AttentionOperands
 from kernelfarm.dtypes import DType
 from tests.support.judge import judge
+from tests.support.traced_graphs import recording
 
 SAVING = "kernelfarm.attention_saving.default"
 BACKWARD = "kernelfarm.attention_backward.default"

@@ -13,13 +13,12 @@ from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.digest import trace_digest
 from kernelfarm.signing import Space
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
+from tests.support.command_line import run_command
 from tests.support.trace_machines import Fleet, traces_made
 
 
 def explained(*asked: str) -> str:
-    shown = CliRunner().invoke(make_app(), ["explain-miss", "--traces", *asked])
-    assert shown.exit_code == 0, shown.output
-    return shown.output
+    return run_command("explain-miss", "--traces", *asked)
 
 
 def differing(output: str) -> dict[str, tuple[str, str]]:

@@ -39,7 +39,7 @@ WRITE_FOR_EVER = """
 import sys
 from pathlib import Path
 from kernelfarm.client.disk.tier import DiskTier
-from tests.kernelfarm.client.disk.test_tier import put
+from tests.support.disk_tier_entries import put
 tier, number = DiskTier(Path(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3])
 print("ready", flush=True)
 while True:

@@ -17,7 +17,7 @@ from kernelfarm.errors import DeadlineError, KernelfarmError
 from kernelfarm.signing import Space, new_signer
 from kernelfarm.signing.key_files import write_keyring
 from tests.support.client_process import new_process
-from tests.support.client_timeouts import be_patient
+from tests.support.client_timeouts import set_watch_timeout
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.traced_graphs import traced_one
 from tests.support.unresponsive_servers import MuteFarm
@@ -57,7 +57,7 @@ def compiled(endpoint: str, folder: Path, mode: str) -> torch.Tensor:
 def test_strict_waits_once_for_a_farm_that_answers_nothing(
     farm: MuteFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    be_patient(monkeypatch, 0.1)
+    set_watch_timeout(monkeypatch, 0.1)
     with farm.served() as endpoint:
         with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
             compiled(endpoint, tmp_path / "disk", "strict")
@@ -69,7 +69,7 @@ def test_strict_waits_once_for_a_farm_that_answers_nothing(
 def test_wait_waits_once_too_and_runs_eager(
     farm: MuteFarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    be_patient(monkeypatch, 0.1)
+    set_watch_timeout(monkeypatch, 0.1)
     with farm.served() as endpoint, pytest.warns(KernelfarmWarning):
         result = compiled(endpoint, tmp_path / "disk", "wait")
     torch.testing.assert_close(result, (torch.ones(3) * 4.5).sin())

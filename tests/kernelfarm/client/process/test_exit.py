@@ -10,7 +10,7 @@ import torch
 from kernelfarm.errors import DeadlineError, UnavailableError
 from tests.kernelfarm.client.process.ended_script import ended
 from tests.support.client_process import new_process
-from tests.support.client_timeouts import be_patient
+from tests.support.client_timeouts import set_watch_timeout
 from tests.support.farm import Farm
 from tests.support.traced_graphs import traced_one
 from tests.support.unresponsive_servers import PEERS, peer
@@ -96,7 +96,7 @@ def test_who_begins_to_ask_once_the_process_ends_is_refused_at_once(farm: Farm) 
 def test_a_farm_that_answers_nothing_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    be_patient(monkeypatch, 1.0)  # nothing will come
+    set_watch_timeout(monkeypatch, 1.0)  # nothing will come
     graphs = [traced_one(lambda a, n=n: (a * n).sin(), torch.ones(3)) for n in (2.5, 3.5)]
     with peer("settings", tmp_path) as endpoint:
         process = new_process(endpoint, tmp_path / "cache", timeout_s=0.5)

@@ -59,7 +59,7 @@ def test_forked_children_end_and_their_parent_goes_on(
 
 
 def test_a_call_that_a_fork_ends_is_made_again(tmp_path: Path) -> None:
-    mute = MuteFarm(is_heard=True)
+    mute = MuteFarm(is_live=True)
     with mute.served() as endpoint:
         client = new_process(endpoint, tmp_path).access.client
         ends: list[KernelfarmError] = []

@@ -5,18 +5,17 @@ A binary is the kernel's name; `kernels` holds what to run.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from functools import partial
 
-import numpy as np
 import torch
 
 from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import LaunchFacts
-from kernelfarm.ir.interpret import numpy_dtype, run_kernel
+from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Kernel
+from tests.support.launch_buffers import buffers_at
 
 
 class InterpretedLoader:
@@ -48,18 +47,7 @@ class _Interpreted:
 
         def launch(table: int) -> int:
             self._loader.launches.append(self._name)
-            pointers = (ctypes.c_uint64 * len(kernel.params)).from_address(table)
-            buffers = {
-                param.name: _array(pointer, param.size_elems.evaluate(named), param.dtype)
-                for param, pointer in zip(kernel.params, pointers, strict=True)
-            }
-            run_kernel(kernel, buffers, named)
+            run_kernel(kernel, buffers_at(table, kernel, named), named)
             return self._loader.statuses.get(self._name, 0)
 
         return lambda table, context: partial(launch, table)
-
-
-def _array(address, count, dtype):
-    kind = numpy_dtype(dtype)
-    raw = (ctypes.c_uint8 * (count * kind.itemsize)).from_address(address)
-    return np.frombuffer(raw, kind)

@@ -199,7 +199,7 @@ def test_without_the_private_key_nothing_is_published(fleet: Fleet) -> None:
     for _ in range(2):
         fleet.machine()
         fleet.works()
-        assert (traces_made(), fleet.meddling.calls["PutTraceStatus"]) == (1, 0)
+        assert (traces_made(), fleet.meddling.calls["PutTrace"]) == (1, 0)
         assert counted()["warm.farm.misses"] == 1
 
 
@@ -213,7 +213,7 @@ def test_who_trusts_no_key_for_traces_never_asks(fleet: Fleet) -> None:
         fleet.machine(publishes=publishes, TRUSTED_KEYS_FILE=str(pinned))
         fleet.works()
         assert traces_made() == 1
-        assert not {"LookupTrace", "PutTraceStatus"} & fleet.meddling.calls.keys()
+        assert not {"LookupTrace", "PutTrace"} & fleet.meddling.calls.keys()
 
 
 def test_a_key_that_is_not_trusted_any_more_ends_what_is_on_disk(fleet: Fleet) -> None:

@@ -1,7 +1,7 @@
-"""One process of a herd: `python -m tests.e2e.herd_client ENDPOINT CALLS LINKS`.
+"""A process that sends many equal calls: `python -m tests.e2e.burst_client ENDPOINT CALLS LINKS`.
 
-Says `ready`, waits for a line, and sends all calls at once, a few on each of its connections. Then
-it prints what it was answered as JSON: outcomes, kernel jobs, failures, distinct programs.
+It prints `ready`, waits for a line, and sends all calls at once, a few on each of its connections.
+Then it prints the responses as JSON: outcomes, kernel jobs, and distinct programs or failures.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Inductor's arm of the launch counts: a fresh process that compiles one real input.
+"""Launches of Inductor: `python -m tests.support.inductor_launches NAME` compiles one real input.
 
-Prints one JSON line: what the `call` of its Python wrapper runs. Names of externs are as the
-wrapper writes them, with the operator's overload left out.
+Prints one JSON line: the calls in `call` of Inductor's Python wrapper. Extern operators have the
+names of the wrapper, without overloads.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CONTRACTION = re.compile(
 
 
 def main(name: str) -> None:
-    import torch  # noqa: PLC0415 (nothing else of this module needs it)
+    import torch  # noqa: PLC0415 (`count_launches` does not need it)
     from torch._inductor.utils import run_and_get_code  # noqa: PLC0415
 
     source = WHOLE_GRAPHS[name]()
@@ -35,7 +35,7 @@ def main(name: str) -> None:
 
 
 def count_launches(wrappers: list[str]) -> dict[str, object]:
-    """Calls of kernels and of extern operators in the `call` functions of Inductor's wrappers."""
+    """Counts calls of kernels and of extern operators in `call` of Inductor's wrappers."""
     called = [name for wrapper in wrappers for name in _calls_of(wrapper)]
     own = [name for name in called if _OWN.fullmatch(name)]
     externs = [next(filter(None, m.groups())) for name in called if (m := _EXTERN.fullmatch(name))]
@@ -49,7 +49,7 @@ def count_launches(wrappers: list[str]) -> dict[str, object]:
 
 
 def _calls_of(wrapper: str) -> Iterator[str]:
-    """Dotted names of what each function called `call` calls, once for each place."""
+    """The dotted names that functions named `call` call, once for each call site."""
     for function in ast.walk(ast.parse(wrapper)):
         if isinstance(function, ast.FunctionDef) and function.name == "call":
             for node in ast.walk(function):

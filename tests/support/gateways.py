@@ -1,4 +1,4 @@
-"""A store with published programs, and gateways before it: real processes of this machine."""
+"""A store with published programs, and gateways that serve them: real processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -29,10 +28,11 @@ from kernelfarm.signing.key_files import (
     read_signer,
 )
 from kernelfarm.v1 import compile_service_pb2 as api
+from tests.support.ports import reserved_port
 
 LOOKUP = "/kernelfarm.v1.CompileService/Lookup"
 TAG = "op:aten.gelu.default"
-# As many as a program of a transformer layer has.
+# As many tags as a program of a transformer layer has.
 TAGS = (TAG, *(f"op:aten.op{number}.default" for number in range(30)), "driver:cpu")
 _START_TIMEOUT_S = 240.0
 _STOP_TIMEOUT_S = 120.0
@@ -49,19 +49,19 @@ class Bench:
 
     @property
     def trust(self) -> SigningPolicy:
-        """Who publishes, as the gateways themselves do."""
+        """The signing policy of the gateways."""
         keys = self.folder / "keys"
         signer = read_signer(keys / PROGRAM_KEY, Space.PROGRAMS)
         return SigningPolicy(signer, read_keyring(keys / PUBLIC_KEYS))
 
     def cache(self) -> KernelCache:
-        """The programs' key space."""
+        """A client of the key space of programs."""
         return KernelCache(self.store.url, space=Space.PROGRAMS, signing=self.trust)
 
 
 @contextlib.contextmanager
 def running_store() -> Iterator[Bench]:
-    """An empty store and fresh keys; both are gone at the end."""
+    """An empty store and new signing keys; both are deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="kf-bench-") as name:
         folder = Path(name)
         make_keys(folder / "keys")
@@ -81,9 +81,9 @@ def running_store() -> Iterator[Bench]:
 
 
 async def publish(bench: Bench, count: int, content_bytes: int) -> list[bytes]:
-    """Publishes programs under fresh keys, which are given.
+    """Publishes programs under new keys, and returns the keys.
 
-    An epoch passes then: look-ups compare tags, as in a farm in which something was invalidated.
+    Then invalidates another tag: look-ups compare tags only after an invalidation.
     """
     keys = [hashlib.sha256(b"%d %d" % (content_bytes, n)).digest() for n in range(count)]
     await publish_under(bench, keys, content_bytes)
@@ -93,7 +93,7 @@ async def publish(bench: Bench, count: int, content_bytes: int) -> list[bytes]:
 
 
 async def publish_under(bench: Bench, keys: list[bytes], content_bytes: int) -> None:
-    """Publishes programs as a frontend does, each with a blob."""
+    """Publishes one program under each key as a frontend does, with a blob."""
     content = os.urandom(content_bytes)
     blob = os.urandom(256)
     sha256 = hashlib.sha256(blob).digest()
@@ -109,7 +109,7 @@ async def publish_under(bench: Bench, keys: list[bytes], content_bytes: int) -> 
 async def _publish_one(cache: KernelCache, key: bytes, variant: UnsignedVariant) -> None:
     lease = await cache.acquire(key, key.hex(), 30)
     if lease is None:
-        raise RuntimeError("a program that nobody makes could not be leased")
+        raise RuntimeError("expected a lease on a new program; another process holds it")
     published = await cache.publish(lease, [variant])
     if published.value != "OK":
         raise RuntimeError(f"publishing gave {published.value}")
@@ -120,7 +120,17 @@ def running_gateways(
     bench: Bench, processes: int = 1, **settings: str
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Gateways on one port; the address, and the ids of the processes that serve."""
-    address = f"127.0.0.1:{free_port()}"
+    with (
+        reserved_port() as port,
+        _running_gateways(bench, f"127.0.0.1:{port}", processes, settings) as pids,
+    ):
+        yield f"127.0.0.1:{port}", pids
+
+
+@contextlib.contextmanager
+def _running_gateways(
+    bench: Bench, address: str, processes: int, settings: dict[str, str]
+) -> Iterator[tuple[int, ...]]:
     logs = bench.folder / f"gateways-{address}.log"
     environment = {
         **bench.environment,
@@ -134,13 +144,13 @@ def running_gateways(
         )
     try:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
-        # Whoever keeps several alive does so once all serve; one that ends earlier ends them all.
+        # A parent restarts gateways only after all have served; before, the end of one ends all.
         reported = b"gateways_serving" if processes > 1 else b""
         while listeners(address) < processes or reported not in logs.read_bytes():
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"gateways did not start:\n{logs.read_text()[-4000:]}")
             time.sleep(0.05)
-        yield address, serving_pids(process.pid) if processes > 1 else (process.pid,)
+        yield serving_pids(process.pid) if processes > 1 else (process.pid,)
     finally:
         process.terminate()
         status = process.wait(_STOP_TIMEOUT_S)
@@ -149,7 +159,7 @@ def running_gateways(
 
 
 def listeners(address: str) -> int:
-    """Sockets that listen at an address of this machine: one for each gateway."""
+    """How many sockets listen at an address of this machine: one for each gateway."""
     port = int(address.rpartition(":")[2])
     tables = [Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")]
     sockets = [line.split() for table in tables for line in table.splitlines()]
@@ -157,13 +167,13 @@ def listeners(address: str) -> int:
 
 
 def serving_pids(parent: int) -> tuple[int, ...]:
-    """The gateways that a process keeps alive."""
+    """The process ids of the gateways that a parent restarts."""
     children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
     return tuple(int(child) for child in children)
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """Processor time that processes took since they began."""
+    """Processor time of the processes since they started."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -171,20 +181,13 @@ def cpu_seconds(pids: Sequence[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def lookup_request(key: bytes) -> bytes:
-    """What a client that checks signatures sends."""
+    """The request of a client that checks signatures, serialized."""
     return api.LookupRequest(key=key, wants_signed=True).SerializeToString()
 
 
 def looked_up(address: str, key: bytes) -> api.LookupResponse | None:
-    """One look-up by a client of gRPC's own; None if the program is cold."""
+    """The response to one look-up by a gRPC client; None if the program is not found."""
     with grpc.insecure_channel(address) as channel:
         call: grpc.UnaryUnaryMultiCallable[bytes, api.LookupResponse] = channel.unary_unary(
             LOOKUP, response_deserializer=api.LookupResponse.FromString

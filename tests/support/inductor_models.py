@@ -1,7 +1,7 @@
-"""Inductor's arm of the model table: a fresh process that counts models' launches.
+"""Launches of Inductor for models: `python -m tests.support.inductor_models "MODEL TYPE" ...`.
 
-Only the wrapper's text is needed: kernels are generated but not compiled, and calls of them do
-nothing. Prints one JSON line for each argument `MODEL TYPE`.
+Only the text of the wrapper is needed: kernels are generated but not compiled, and calls of them do
+nothing. Prints one JSON line for each argument.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_and_get_code
 
-from benchmarks._inductor_launches import count_launches
 from examples.model_zoo import model_of
+from tests.support.inductor_launches import count_launches
 
 
 def main(wanted: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""A folder of programs made without a GPU, from which a client with one starts without the farm.
+"""A folder of programs compiled on a machine without a GPU, for clients with a GPU and no farm.
 
-It holds a disk tier, the farm's public keys, and `prepared.json`: which farm it was, which target,
-and the canonical text of each graph that was captured, so that another capture can be compared.
+It holds a disk tier, the farm's public keys, and `prepared.json`: endpoint, target, and the
+canonical text of each captured graph, so that a client can compare its own capture.
 """
 
 from __future__ import annotations
@@ -16,14 +16,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import fx
-from torch._functorch.aot_autograd import make_boxed_func
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.client.capture.graph import capture
-from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
@@ -42,7 +34,7 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a prepared folder tells, beside its disk tier and keys; `notes` are the maker's own."""
+    """The content of `prepared.json`; `notes` are for the caller of `prepare`."""
 
     endpoint: str
     target: str
@@ -54,8 +46,8 @@ class Prepared:
 def prepare(
     named: Iterable[tuple[str, list[Graph]]], folder: Path, target: str, notes: dict[str, Any]
 ) -> Prepared:
-    """Asks a farm of its own for every graph, and keeps its answers in the folder."""
-    from tests.support.farm import running_farm  # noqa: PLC0415  # who reads a folder has no farm
+    """Compiles every graph by a new farm, and stores the programs in the folder."""
+    from tests.support.farm import running_farm  # noqa: PLC0415  # readers need no farm
 
     graphs: dict[str, list[str]] = {}
     failures: dict[str, str] = {}
@@ -86,13 +78,13 @@ def prepare(
 
 
 def read_prepared(folder: Path) -> Prepared:
-    """What `prepare` left in a folder."""
+    """The content of a folder that `prepare` filled."""
     return Prepared(**json.loads((folder / "prepared.json").read_text()))
 
 
 @contextmanager
 def offline(folder: Path) -> Iterator[Prepared]:
-    """What the folder tells; clients made within start from it alone."""
+    """The content of the folder; clients that start within the block use this folder alone."""
     prepared = read_prepared(folder)
     stated = {
         "KERNELFARM_ENDPOINT": prepared.endpoint,
@@ -105,7 +97,7 @@ def offline(folder: Path) -> Iterator[Prepared]:
 
 @contextmanager
 def environment(stated: Mapping[str, str]) -> Iterator[None]:
-    """Variables of the environment, for a while."""
+    """Sets variables of the environment within the block."""
     before = dict(os.environ)
     os.environ.update(stated)
     try:
@@ -115,36 +107,13 @@ def environment(stated: Mapping[str, str]) -> Iterator[None]:
         os.environ.update(before)
 
 
-def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler:
-    """A backend that notes each graph; where it does not run them, results hold anything."""
-
-    def compiler(gm: fx.GraphModule, _: Any) -> Any:
-        with unset_fake_temporarily():
-            captured = capture(gm)
-        if not captured.is_trivial:
-            found.append(captured)
-        return make_boxed_func(gm.forward if runs else _empty_results(gm))
-
-    return backend_around(compiler)
-
-
 def canonical_text(graph: Graph) -> str:
-    """What the graph's key is made of, for people."""
+    """The canonical graph, over which its key is taken, as text."""
     return print_graph(canonical_graph(graph))
 
 
-def _empty_results(gm: fx.GraphModule) -> Any:
-    returned = [item.meta["val"] for item in gm.graph.output_node().args[0]]
-    shapes = [(tuple(map(int, val.shape)), val.dtype, val.device) for val in returned]
-
-    def run(*_: Any) -> list[torch.Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
-
-    return run
-
-
 class _NothingLoads:
-    """Stands for a loader where its device is not: programs are kept, not run."""
+    """A loader for a device that is absent: programs are stored, and do not run."""
 
     def load(self, binary: bytes, launch: LaunchFacts) -> LoadedKernel:
         return _NotLoaded()
