@@ -44,11 +44,11 @@ async def test_a_broker_killed_with_jobs_in_it_comes_back_empty_and_costs_second
     await asyncio.to_thread(codegen.restart_broker)
     restarted_s = time.monotonic()
     codegen.release_job("gated_broker")
-    assert (await gated).artifacts and (await waiting).artifacts
+    assert (await gated).signed and (await waiting).signed
     recovery_s = time.monotonic() - restarted_s
     print("broker", round(recovery_s, 1))
     assert recovery_s < RECOVERY_S
-    assert (await build_fresh(stub, "plain_after_broker")).artifacts
+    assert (await build_fresh(stub, "plain_after_broker")).signed
     assert codegen.compilations("gated_broker") == codegen.compilations("plain_broker") == 1
 
 
@@ -62,7 +62,7 @@ async def test_an_edge_without_its_broker_says_so_and_that_costs_no_attempt(
         await build_fresh(stub, "plain_brokerless")
     assert codegen.cache_keys("tries:*") == attempts and not codegen.cache_keys("l:*")
     await asyncio.to_thread(codegen.restart_broker)
-    assert (await build_fresh(stub, "plain_with_broker")).artifacts
+    assert (await build_fresh(stub, "plain_with_broker")).signed
 
 
 async def test_both_servers_restart_empty_under_a_job_and_the_result_still_comes(
@@ -73,16 +73,16 @@ async def test_both_servers_restart_empty_under_a_job_and_the_result_still_comes
     await asyncio.to_thread(codegen.restart_servers)
     restarted_s = time.monotonic()
     codegen.release_job("gated_restart")
-    assert (await call).artifacts
+    assert (await call).signed
     assert time.monotonic() - restarted_s < RECOVERY_S
-    assert (await build_fresh(stub, "plain_later")).artifacts
+    assert (await build_fresh(stub, "plain_later")).signed
 
 
 async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
     """More calls than could be sent one after another within the timeout of one."""
-    assert (await build_fresh(stub, "plain_before")).artifacts
+    assert (await build_fresh(stub, "plain_before")).signed
     codegen.broker.process.send_signal(signal.SIGSTOP)
     stopped_s = time.monotonic()
     calls = [build_fresh(stub, f"plain_stopped_{n}") for n in range(8)]
@@ -91,7 +91,7 @@ async def test_a_broker_that_hangs_costs_each_call_seconds_and_stops_no_edge(
     assert all(isinstance(end, UnavailableError) and "broker" in str(end) for end in ends), ends
     assert took_s < HANG_RECOVERY_S
     codegen.broker.process.send_signal(signal.SIGCONT)
-    assert (await build_fresh(stub, "plain_continued", timeout_s=HANG_RECOVERY_S)).artifacts
+    assert (await build_fresh(stub, "plain_continued", timeout_s=HANG_RECOVERY_S)).signed
     print("refused after", round(took_s, 1), "s")
 
 
@@ -107,12 +107,12 @@ async def test_workers_whose_jobs_end_while_the_broker_is_away_take_the_next_one
     codegen.broker.process.wait()
     for n in range(2):
         codegen.release_job(f"gated_{n}")
-    assert all(response.artifacts for response in await asyncio.gather(*calls))
+    assert all(response.signed for response in await asyncio.gather(*calls))
     await asyncio.sleep(8)  # kombu gives up an acknowledgement in this time
     await asyncio.to_thread(codegen.restart_broker)
     back_s = time.monotonic()
     found = [build_fresh(stub, f"plain_{n}", timeout_s=HANG_RECOVERY_S) for n in range(2)]
-    assert all(response.artifacts for response in await asyncio.gather(*found))
+    assert all(response.signed for response in await asyncio.gather(*found))
     with redis.Redis.from_url(codegen.broker.url) as raw:
         polling = lambda: [c["cmd"] for c in raw.client_list()].count("brpop") == 2  # noqa: E731
         await asyncio.to_thread(wait_until, polling, TIMEOUT_S, "both workers ask the broker")
