@@ -39,7 +39,7 @@ from kernelfarm.errors import (
     error_facts,
 )
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.priority import yield_to_services
+from kernelfarm.service.priority import yield_to_frontends
 from kernelfarm.service.settings import load_settings
 from kernelfarm.signing.tags import tenant_tag
 from kernelfarm.targets import target_facts
@@ -54,7 +54,7 @@ _WALL_FACTOR = 3
 @signals.worker_process_init.connect  # type: ignore[untyped-decorator] # Celery has no types
 def start_process(**_: object) -> None:
     """Warms up a new worker process before it takes jobs, and reports it."""
-    yield_to_services()
+    yield_to_frontends()
     conf = current_app.conf
     heartbeat_file = Path(conf[HEARTBEAT_SETTING])
     WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)

@@ -1,9 +1,10 @@
-"""Scheduling priority of processes: frontends answer hits, other services do not, others compile.
+"""The scheduling priority of processes, so that frontends respond quickly to hits.
 
-frontends                     as they were started, usually nice 0
-optimizer, codegen service    nice 10: only calls that miss reach them
-processes that compile        nice 19
-heavy compilations            SCHED_IDLE, and not on the first processor
+frontends                      as they were started, usually nice 0
+other services, compilations   nice 10: only calls that miss need them
+heavy compilations             SCHED_IDLE, and not on the first processor
+
+With nice 19, compilations would starve beside any other busy program.
 """
 
 from __future__ import annotations
@@ -19,13 +20,9 @@ up, as a frontend does for each call. With a smaller difference it may wait some
 
 
 def yield_to_frontends() -> None:
-    """Lowers the priority of a service that no hit needs, permanently."""
-    _lower_to(_BEHIND_FRONTENDS)
-
-
-def yield_to_services() -> None:
-    """Lowers the priority of a process that compiles, permanently, and of those that it starts."""
-    _lower_to(_LOWEST)
+    """Lowers the priority of this process, permanently, and of the processes that it starts."""
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(own, _BEHIND_FRONTENDS))
 
 
 def yield_to_all(pid: int) -> None:
@@ -83,8 +80,3 @@ class FreeProcessor:
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(OSError):  # it may have ended
                 os.sched_setaffinity(int(thread.name), processors)
-
-
-def _lower_to(niceness: int) -> None:
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(own, niceness))
