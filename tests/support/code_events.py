@@ -14,8 +14,6 @@ from tests.support.source_code import ROOT, modules
 
 _CLIENT = "kernelfarm/client/"
 _SCRIPTS = ROOT / "kernelfarm" / "cache" / "lua"
-_SIGNING_POLICY = "kernelfarm/cache/signing_policy.py"
-_RECORDS = "kernelfarm/cache/records.py"
 
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 _EVENT = re.compile(r"[a-z]+(_[a-z]+)*")
@@ -23,7 +21,7 @@ _FARM_COUNTER = re.compile(r"[a-z_*]{3,}")
 _LUA_COUNTERS = (
     re.compile(r"count\('(\w+)'\)"),
     re.compile(r"refuse\('\w+', '(\w+)'\)"),
-    re.compile(r"HINCRBY', KEYS\[\d+\], ARGV\[\d+\] \.\. '(\w+)'"),
+    re.compile(r"HINCRBY', stats, counter_prefix \.\. '(\w+)'"),
 )
 _MISS_REASON = re.compile(r"return '(\w+)', ")
 _REASON_WITHOUT_COUNTER = "missing_blob"
@@ -42,7 +40,7 @@ def log_events() -> dict[str, set[str]]:
 
 def client_counters() -> set[str]:
     """The counters of a client process."""
-    found: set[str] = set()
+    found = {name for path, name in _constants() if path.startswith(_CLIENT)}
     for path, call in _calls():
         if not path.startswith(_CLIENT) or not call.args:
             continue
@@ -55,10 +53,8 @@ def client_counters() -> set[str]:
 
 def farm_counters() -> set[str]:
     """The counters that the farm keeps in Redis."""
-    policy, records = modules()[_SIGNING_POLICY], modules()[_RECORDS]
-    found = {"invalidations"}  # an argument of invalidate.lua
-    found.update(_texts(_assigned(policy, "_COUNTERS")))
-    found.update(_texts(_assigned(records, "STALE_SERVES_COUNTER")))
+    found = {name for path, name in _constants() if not path.startswith(_CLIENT)}
+    found.add("invalidations")  # an argument of invalidate.lua
     for path, call in _calls():
         if _function(call) == "count" and call.args and not path.startswith(_CLIENT):
             found.update(name for name in _texts(call.args[0]) if _FARM_COUNTER.fullmatch(name))
@@ -112,12 +108,14 @@ def _literal(node: ast.AST) -> str:
             return ""
 
 
-def _assigned(module: ast.Module, name: str) -> ast.expr:
-    for node in module.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-                return value
-            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
-                if found == name:
-                    return value
-    raise LookupError(f"no {name}")
+def _constants() -> Iterator[tuple[str, str]]:
+    """The counters in constants of modules, whose names end in COUNTER or COUNTERS."""
+    for path, module in modules().items():
+        for node in module.body:
+            match node:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ) if name.endswith(("COUNTER", "COUNTERS")):
+                    values = value.values if isinstance(value, ast.Dict) else [value]
+                    yield from ((path, text) for found in values for text in _texts(found))
