@@ -87,9 +87,9 @@ def run(work: Work, shared: Shared) -> None:
         slowest[trial.name] = max(slowest.get(trial.name, 0.0), took_s)
         number += work.step
         if sum(results.values()) >= REPORT_EVERY:
-            _tell({"results": results, "slowest": slowest, "next": number})
+            _report({"results": results, "slowest": slowest, "next": number})
             results.clear()
-    _tell({"results": results, "slowest": slowest, "next": number, "done": True})
+    _report({"results": results, "slowest": slowest, "next": number, "done": True})
 
 
 def _outcome(work: Work, trial: Trial, data: bytes) -> str:
@@ -97,7 +97,7 @@ def _outcome(work: Work, trial: Trial, data: bytes) -> str:
         return attempt(trial, data)
     except Exception as error:
         path = keep(trial.message, data, work.failures, trial.name)
-        _tell({"failure": signature_of(trial, error), "path": str(path)})
+        _report({"failure": signature_of(trial, error), "path": str(path)})
         return "FAILED"
 
 
@@ -110,7 +110,7 @@ def signature_of(trial: Trial, error: BaseException) -> str:
     return f"{trial.name}: {type(error).__name__} in {position}: {said}"
 
 
-def _tell(fact: dict[str, object]) -> None:
+def _report(fact: dict[str, object]) -> None:
     sys.stdout.write(json.dumps(fact) + "\n")
     sys.stdout.flush()
 

@@ -210,9 +210,9 @@ class _Child:
                 break
             *lines, self._tail = (self._tail + data).split(b"\n")
             for line in lines:
-                self._told(json.loads(line), findings)
+                self._receive(json.loads(line), findings)
 
-    def _told(self, fact: dict[str, object], findings: Findings) -> None:
+    def _receive(self, fact: dict[str, object], findings: Findings) -> None:
         if "failure" in fact:
             findings.add_failure(str(fact["failure"]), str(fact["path"]))
             return

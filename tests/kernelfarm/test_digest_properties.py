@@ -140,7 +140,7 @@ def test_every_change_of_meaning_changes_the_key(
 
 @settings(max_examples=50, deadline=None)
 @given(captured_graphs(), words, words)
-def test_targets_and_options_are_told_apart(graph: Graph, name: str, value: str) -> None:
+def test_targets_and_options_change_the_key(graph: Graph, name: str, value: str) -> None:
     keys = {
         key_of(graph),
         program_key(graph, "rocm:gfx942", OPTIONS),

@@ -28,9 +28,9 @@ async def test_a_task_that_loses_two_cancellations_ends() -> None:
     assert task.cancelled() and lost == 3
 
 
-async def test_what_a_task_raised_is_not_told_again() -> None:
+async def test_what_a_task_raised_is_not_reported_again() -> None:
     async def work() -> None:
-        raise ValueError("told elsewhere")
+        raise ValueError("reported elsewhere")
 
     task = asyncio.create_task(work())
     await end_task(task)

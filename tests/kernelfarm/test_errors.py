@@ -30,7 +30,7 @@ def test_a_long_message_is_cut_in_its_middle_and_fits_into_trailers(letter: str,
     assert bounded(facts.message) == facts.message
 
 
-def test_a_cut_message_tells_how_much_is_left_out() -> None:
+def test_a_cut_message_says_how_much_is_left_out() -> None:
     cut = bounded("a" * 3_000)
     head, _, tail = cut.partition(" ...[")
     left_out = int(tail.partition(" ")[0])

@@ -150,7 +150,7 @@ for check in (lambda p: keep_private(p), lambda p: read_private(p / "theirs", 10
 
 
 @needs_superuser
-def test_what_a_user_owns_is_not_believed_by_another(tmp_path: Path) -> None:
+def test_what_a_user_owns_is_not_trusted_by_another(tmp_path: Path) -> None:
     root = Path("/tmp", f"kernelfarm-{os.getpid()}")
     root.mkdir(0o755)
     try:

@@ -14,8 +14,6 @@ from tests.support.source_code import ROOT, modules
 
 _CLIENT = "kernelfarm/client/"
 _SCRIPTS = ROOT / "kernelfarm" / "cache" / "lua"
-_SIGNING_POLICY = "kernelfarm/cache/signing_policy.py"
-_RECORDS = "kernelfarm/cache/records.py"
 
 _LEVELS = frozenset({"debug", "info", "warning", "error", "critical"})
 _EVENT = re.compile(r"[a-z]+(_[a-z]+)*")
@@ -42,13 +40,12 @@ def log_events() -> dict[str, set[str]]:
 
 def client_counters() -> set[str]:
     """The counters of a client process."""
-    found: set[str] = set()
+    found = {name for path, name in _constants() if path.startswith(_CLIENT)}
     for path, call in _calls():
         if not path.startswith(_CLIENT) or not call.args:
             continue
         if _function(call) == "count":
-            names = _texts(call.args[0]) + _texts_of_constants(modules()[path], call.args[0])
-            found.update(name for name in names if re.search(r"\w\.", name))
+            found.update(name for name in _texts(call.args[0]) if re.search(r"\w\.", name))
         elif _function(call) == "count_refusal":
             found.update(f"refused.{tier}.*" for tier in _texts(call.args[0]))
     return found - {"refused.*.*"}
@@ -56,15 +53,13 @@ def client_counters() -> set[str]:
 
 def farm_counters() -> set[str]:
     """The counters that the farm keeps in Redis."""
-    policy, records = modules()[_SIGNING_POLICY], modules()[_RECORDS]
-    found = {"invalidations"}  # an argument of invalidate.lua
-    found.update(_texts(_assigned(policy, "_COUNTERS")))
-    found.update(_texts(_assigned(records, "STALE_SERVES_COUNTER")))
+    found = {name for path, name in _constants() if not path.startswith(_CLIENT)}
+    found.add("invalidations")  # an argument of invalidate.lua
     for path, call in _calls():
         if _function(call) == "count" and call.args and not path.startswith(_CLIENT):
             found.update(name for name in _texts(call.args[0]) if _FARM_COUNTER.fullmatch(name))
-    for file in sorted(_SCRIPTS.glob("*.lua")):
-        script = file.read_text(encoding="utf-8")
+    for path in sorted(_SCRIPTS.glob("*.lua")):
+        script = path.read_text(encoding="utf-8")
         found.update(name for pattern in _LUA_COUNTERS for name in pattern.findall(script))
     reasons = set(_MISS_REASON.findall((_SCRIPTS / "entries.lua").read_text(encoding="utf-8")))
     return found | {f"{reason}_misses" for reason in reasons - {_REASON_WITHOUT_COUNTER}}
@@ -103,13 +98,6 @@ def _texts(node: ast.expr) -> list[str]:
             return [found for part in ast.walk(node) if (found := _literal(part)) not in ("", "*")]
 
 
-def _texts_of_constants(module: ast.Module, node: ast.expr) -> list[str]:
-    """The texts in the module's constants (`_NAME`) that an expression uses."""
-    names = {used.id for used in ast.walk(node) if isinstance(used, ast.Name)}
-    constants = (name for name in sorted(names) if re.fullmatch(r"_[A-Z_]+", name))
-    return [text for name in constants for text in _texts(_assigned(module, name))]
-
-
 def _literal(node: ast.AST) -> str:
     match node:
         case ast.Constant(value=str(text)):
@@ -120,12 +108,14 @@ def _literal(node: ast.AST) -> str:
             return ""
 
 
-def _assigned(module: ast.Module, name: str) -> ast.expr:
-    for node in module.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id=found)], value=value) if found == name:
-                return value
-            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
-                if found == name:
-                    return value
-    raise LookupError(f"no {name}")
+def _constants() -> Iterator[tuple[str, str]]:
+    """The counters in constants of modules, whose names end in COUNTER or COUNTERS."""
+    for path, module in modules().items():
+        for node in module.body:
+            match node:
+                case (
+                    ast.Assign(targets=[ast.Name(id=name)], value=value)
+                    | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                ) if name.endswith(("COUNTER", "COUNTERS")):
+                    values = value.values if isinstance(value, ast.Dict) else [value]
+                    yield from ((path, text) for found in values for text in _texts(found))

@@ -23,7 +23,7 @@ def run_task(fields: dict[str, Any], compile_graph: Compile, out: TextIO) -> Non
     """Runs the samples of a task that are not among those to skip."""
     task = Task(fields["op"], fields["dtype"], fields["mode"])
     seed = int(fields["seed"])
-    _tell(out, {"begin": -1})
+    _send(out, {"begin": -1})
     try:
         found = samples(operators()[task.op], task, seed, int(fields["count"]))
     except Exception as error:
@@ -35,7 +35,7 @@ def run_task(fields: dict[str, Any], compile_graph: Compile, out: TextIO) -> Non
     for number, sample in enumerate(found):
         if number in skipped:
             continue
-        _tell(out, {"begin": number})
+        _send(out, {"begin": number})
         started_s = time.perf_counter()
         result = run_sample(task.op, sample, task.mode, compile_graph)
         record = Record(
@@ -54,7 +54,7 @@ def run_task(fields: dict[str, Any], compile_graph: Compile, out: TextIO) -> Non
     print(done_line(task), file=out, flush=True)
 
 
-def _tell(out: TextIO, message: dict[str, int]) -> None:
+def _send(out: TextIO, message: dict[str, int]) -> None:
     print(json.dumps(message), file=out, flush=True)
 
 
@@ -69,7 +69,7 @@ def main() -> None:
         from tests.sweep.through_farm import compile_by  # noqa: PLC0415 (needs a farm)
 
         compile_graph = compile_by(sys.argv[1])
-    _tell(out, {"ready": 1})
+    _send(out, {"ready": 1})
     for line in sys.stdin:
         run_task(json.loads(line), compile_graph, out)
 

@@ -66,16 +66,16 @@ async def test_artifacts_stream_as_they_appear(
 async def test_equal_requests_to_two_edges_make_one_job(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
-    kernel = fresh_kernel("gated_herd")
+    kernel = fresh_kernel("gated_shared")
     calls = [asyncio.create_task(build(stub, kernel)) for _ in range(20)]
     await asyncio.to_thread(codegen.start_service, "codegen", "edge2")
     async with open_channel(f"unix:{codegen.folder}/edge2") as channel:
         other = CodegenServiceStub(channel)
         calls += [asyncio.create_task(build(other, kernel)) for _ in range(20)]
-        await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_herd")
-        codegen.release_job("gated_herd")
+        await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_shared")
+        codegen.release_job("gated_shared")
         responses = await asyncio.gather(*calls)
-    assert codegen.compilations("gated_herd") == 1
+    assert codegen.compilations("gated_shared") == 1
     assert sum(response[0].caused_job for response in responses) == 1
 
 

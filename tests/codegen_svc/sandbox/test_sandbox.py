@@ -64,7 +64,7 @@ def demand(level: ConfinementLevel, *mechanisms: Mechanism) -> None:
 async def test_artifact_and_log_state_how_the_compilation_was_confined(
     codegen: CodegenFarm, stub: CodegenServiceStub, level: ConfinementLevel
 ) -> None:
-    assert (await build(stub, "plain_told")).sandbox == str(level)
+    assert (await build(stub, "plain_reported")).sandbox == str(level)
     (ready,) = [line for line in codegen.log("worker").splitlines() if b"worker_ready" in line]
     assert json.loads(ready)["sandbox"] == str(level)
 

@@ -319,7 +319,7 @@ class Fleet(RuleBasedStateMachine):
             )
 
     @invariant()
-    def failures_are_told(self) -> None:
+    def failures_are_reported(self) -> None:
         for key in KEYS:
             reported = self.run(self.cache.get_failure(key))
             assert (reported is not None) is (key in self.failures)

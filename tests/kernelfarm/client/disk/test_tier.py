@@ -119,7 +119,7 @@ def test_what_was_used_longest_ago_goes_first_and_shared_blobs_stay(tmp_path: Pa
     assert sweep(tmp_path, before.size_bytes) == 0
 
 
-def test_leftovers_and_unnamed_blobs_go_when_room_is_needed(tmp_path: Path) -> None:
+def test_leftovers_and_unnamed_blobs_go_when_space_is_needed(tmp_path: Path) -> None:
     tier = DiskTier(tmp_path, BIG)
     put(tier, 1)
     tier.blobs.put(hashlib.sha256(b"orphan" * 999).digest(), b"orphan" * 999)

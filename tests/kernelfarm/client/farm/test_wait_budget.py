@@ -26,7 +26,7 @@ from tests.support.unresponsive_servers import MuteFarm
 @pytest.fixture(params=["live", "silent"])
 def farm(request: pytest.FixtureRequest) -> MuteFarm:
     """A farm that answers no call; its watch is live, or silent too."""
-    return MuteFarm(is_heard=request.param == "live")
+    return MuteFarm(is_live=request.param == "live")
 
 
 @pytest.fixture(params=["pinned", "asked for"])
@@ -78,7 +78,7 @@ def test_wait_waits_once_too_and_runs_eager(
 
 def test_who_waits_for_another_thread_keeps_to_its_own_time(tmp_path: Path) -> None:
     graph = traced_one(lambda a: (a * 5.5).sin(), torch.ones(3))
-    farm = MuteFarm(is_heard=True)
+    farm = MuteFarm(is_live=True)
     with farm.served() as endpoint:
         process = new_process(endpoint, tmp_path, signing="off")
         ends: list[KernelfarmError] = []

@@ -50,11 +50,11 @@ async def test_every_call_has_its_line_if_configured() -> None:
 
 async def test_a_line_about_many_calls_has_no_request_id() -> None:
     reported: list[dict[str, Any]] = []
-    is_told = asyncio.Event()
+    is_logged = asyncio.Event()
 
     def keep(logger: Any, name: str, line: MutableMapping[str, Any]) -> str:
         reported.append(dict(line))
-        is_told.set()
+        is_logged.set()
         raise structlog.DropEvent
 
     before = structlog.get_config()["processors"]
@@ -62,7 +62,7 @@ async def test_a_line_about_many_calls_has_no_request_id() -> None:
     try:
         structlog.contextvars.bind_contextvars(request_id="of the first call")
         CallLog(period_s=0.0).done(LOOKUP, "OK", 0.001)
-        await is_told.wait()
+        await is_logged.wait()
     finally:
         structlog.contextvars.unbind_contextvars("request_id")
         structlog.configure(processors=before)
