@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,6 +43,29 @@ def replay(trial: Trial, data: bytes, limits: Limits) -> str:
     return reported
 
 
+def replay_files(paths: tuple[Path, ...], cpu_s: float) -> dict[str, list[str]]:
+    """The faults of each file's trials, by path, replayed by a new Python process.
+
+    A fork of a test process would inherit the locks of its threads and the modules, memos and
+    garbage of other tests, which services do not have.
+    """
+    command = [sys.executable, "-m", "tests.fuzz.replay", str(cpu_s), *map(str, paths)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    faults: dict[str, list[str]] = json.loads(done.stdout)
+    return faults
+
+
+def main() -> None:
+    """Replays the files of the command line and prints their faults as JSON."""
+    cpu_s, *paths = sys.argv[1:]
+    limits = Limits(cpu_s=float(cpu_s))
+    faults = {
+        path: [replay(trial, Path(path).read_bytes(), limits) for trial in trials_of(Path(path))]
+        for path in paths
+    }
+    print(json.dumps(faults))
+
+
 def _in_child(trial: Trial, data: bytes, limits: Limits, report: Callable[[str], int]) -> None:
     status = 1
     try:
@@ -68,3 +94,7 @@ def _read_all(reading: int, until_s: float) -> str | None:
             if not data:
                 return reported.decode(errors="replace")
             reported += data
+
+
+if __name__ == "__main__":
+    main()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.fuzz.farm_run import SHARES, FarmPlan, fuzz_farm
 from tests.fuzz.farm_state import FarmState
 from tests.fuzz.messages import all_rpcs
 from tests.fuzz.reference_program import check_new_program
-from tests.fuzz.replay import replay, trials_of
+from tests.fuzz.replay import replay_files, trials_of
 from tests.fuzz.report import memory_table, rpc_table, trial_table
 from tests.fuzz.trial_runner import Limits, Plan, run_trials
 from tests.fuzz.trials import TRIALS, Trial, attempt
@@ -29,10 +30,12 @@ CODEC_MESSAGES, RPC_MESSAGES = 12_000, 4_000
 CODEC_SECONDS = [10.0, pytest.param(25.0, marks=pytest.mark.slow)]
 RPC_SECONDS = [8.0, pytest.param(25.0, marks=pytest.mark.slow)]
 MAX_PROCESS_BYTES = 2 << 30
+# Inputs that use the whole work budget take seconds.
+FILES = tuple(path for _, path in regressions() if trials_of(path))  # others go to a farm
+QUICK = tuple(path for path in FILES if not path.stem.startswith("slow-"))
 REPLAYED = [
-    # Inputs that use the whole work budget take seconds.
-    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * path.stem.startswith("slow-"))
-    for _, path in regressions()
+    pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path not in QUICK))
+    for path in FILES
 ]
 # The machine may be busy: only calls that hang fail here. `python -m tests.fuzz` has a bound of two
 # seconds.
@@ -56,11 +59,16 @@ def test_valid_messages_are_accepted_and_stay_the_same(trial: Trial) -> None:
         assert attempt(trial, data) == "accepted"
 
 
+@cache
+def replayed(paths: tuple[Path, ...]) -> dict[str, list[str]]:
+    return replay_files(paths, cpu_s=20)
+
+
 @pytest.mark.parametrize("path", REPLAYED)
 def test_inputs_that_once_failed_are_refused_or_accepted_in_time(path: Path) -> None:
-    for trial in trials_of(path):
-        fault = replay(trial, path.read_bytes(), Limits(cpu_s=20))
-        assert not fault
+    is_quick = path in QUICK
+    faults = replayed(QUICK if is_quick else (path,))[str(path)]
+    assert faults and not any(faults)
 
 
 @pytest.mark.parametrize("seconds", CODEC_SECONDS)

@@ -155,6 +155,7 @@ def test_what_a_user_owns_is_not_trusted_by_another(tmp_path: Path) -> None:
     root.mkdir(0o755)
     try:
         (root / "theirs").write_text("theirs")
+        (root / "theirs").chmod(0o644)
         os.chown(root, 65533, 65533)
         os.chown(root / "theirs", 65533, 65533)
         done = subprocess.run(
