@@ -4,7 +4,7 @@ Triton inlines its vendor's library into every element's code: one f32 tangent i
 in a block of eight elements for each thread, and 250 of them took 120 s and 1.5 GB of ptxas.
 Kernels that would grow so get the library with its larger functions marked `noinline`, and one
 element for each thread. Values are those of inlined functions but for the contraction of products
-and sums across the call, which `docs/results/gpu.md` compares.
+and sums across the call, which `docs/gpu.md` compares.
 """
 
 from __future__ import annotations
