@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import redis
@@ -199,9 +201,10 @@ def codegen_farm(
 def program_farm(folder: Path) -> Iterator[CodegenFarm]:
     """An edge, a worker and an optimizer, with short leases; the test starts frontends."""
     with codegen_farm(folder, lease_ttl_s="3", **SHORT_LEASES) as farm:
-        farm.start_edge()
-        farm.start_worker()
-        farm.start_service("optimizer", "optimizer")
+        optimizer = partial(farm.start_service, "optimizer", "optimizer")
+        with ThreadPoolExecutor() as threads:  # each takes seconds until it serves
+            starts = (farm.start_edge, farm.start_worker, optimizer)
+            list(threads.map(lambda start: start(), starts))
         yield farm
 
 

@@ -18,7 +18,7 @@ MOST = 32
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    times = {"quick_time_limit_s": "0.5", "job_time_limit_s": "1.5"}
+    times = {"quick_time_limit_s": "1", "job_time_limit_s": "2.5"}
     with codegen_farm(tmp_path_factory.mktemp("reuse"), **times) as started:
         started.environment["ECHO_STAYS"] = "1"
         started.start_edge()
