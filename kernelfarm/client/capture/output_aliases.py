@@ -27,18 +27,18 @@ def share_outputs(
     counts = Counter(base for base in bases if base is not None)
     computed: list[Any] = []
     numbers: dict[fx.Node, int] = {}
-    handed_out = []
+    outputs = []
     for item, base in zip(items, bases, strict=True):
         if base is None or counts[base] < 2:
-            handed_out.append(ModuleOutput(len(computed)))
+            outputs.append(ModuleOutput(len(computed)))
             computed.append(item)
             continue
         if base not in numbers:
             numbers[base] = len(computed)
             computed.append(base)
         view = None if item is base else _window(item.meta["val"], sizes)
-        handed_out.append(ModuleOutput(numbers[base], view))
-    return computed, tuple(handed_out)
+        outputs.append(ModuleOutput(numbers[base], view))
+    return computed, tuple(outputs)
 
 
 def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None:

@@ -228,8 +228,8 @@ async def test_a_client_refuses_a_server_that_its_ca_did_not_sign(
     async with serving(setup, setup.tls()) as server:
         error = await refusal_at(server.address, other, setup.token)
         assert isinstance(error, UnavailableError)
-        in_the_clear = await refusal_at(server.address, None, setup.token)
-        assert isinstance(in_the_clear, UnavailableError)
+        unencrypted = await refusal_at(server.address, None, setup.token)
+        assert isinstance(unencrypted, UnavailableError)
 
 
 async def test_a_renewed_server_certificate_is_taken_without_a_restart(setup: TenantSetup) -> None:
