@@ -54,9 +54,19 @@ class LeftProcessor:
         self._all = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
         self._is_confined = False
 
-    def adapt(self, heavy_jobs: int) -> None:
-        """Follows the number of heavy jobs that run."""
-        is_confined = 1 < len(self._all) <= heavy_jobs + 1
+    def is_the_last(self, heavy_jobs: int) -> bool:
+        """True if so many heavy jobs take all other processors, and there are others."""
+        return 1 < len(self._all) <= heavy_jobs + 1
+
+    def stay(self) -> None:
+        """Keeps all threads of this process there."""
+        self._move(is_confined=True)
+
+    def leave(self) -> None:
+        """Lets them use all processors again."""
+        self._move(is_confined=False)
+
+    def _move(self, *, is_confined: bool) -> None:
         if is_confined == self._is_confined:
             return
         self._is_confined = is_confined

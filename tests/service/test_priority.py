@@ -28,7 +28,7 @@ for thread in threads:
 left, told = LeftProcessor(), []
 others = len(os.sched_getaffinity(0)) - 1
 for heavy_jobs in (0, others - 1, others, others + 3, 0):
-    left.adapt(heavy_jobs)
+    (left.stay if left.is_the_last(heavy_jobs) else left.leave)()
     told.append(used())
 end.set()
 print(json.dumps(told))

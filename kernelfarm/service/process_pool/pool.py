@@ -27,6 +27,7 @@ from kernelfarm.service.process_pool.limits import PoolLimits
 _LOOK_EVERY_S = 0.25
 _LOOK_SOON_S = 0.02
 _REFILL_AFTER_S = 1.0
+_STAY_AFTER_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class ProcessPool:
         self._idle: list[WorkProcess] = []
         self._busy: set[WorkProcess] = set()
         self._left_processor = LeftProcessor()
+        self._staying: asyncio.TimerHandle | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._is_closed = False
 
@@ -97,6 +99,8 @@ class ProcessPool:
     async def close(self) -> None:
         """Ends all processes, whatever they do."""
         self._is_closed = True
+        if self._staying is not None:
+            self._staying.cancel()
         if self._refilling is not None:
             self._refilling.cancel()
         for child in (*self._idle, *self._busy):
@@ -202,7 +206,16 @@ class ProcessPool:
         return child
 
     def _note_heavy(self) -> None:
-        self._left_processor.adapt(sum(child.is_heavy for child in self._busy))
+        """Short jobs change nothing: moving threads costs time too."""
+        heavy_jobs = sum(child.is_heavy for child in self._busy)
+        if not self._left_processor.is_the_last(heavy_jobs):
+            if self._staying is not None:
+                self._staying.cancel()
+                self._staying = None
+            self._left_processor.leave()
+        elif self._staying is None:
+            loop = asyncio.get_running_loop()
+            self._staying = loop.call_later(_STAY_AFTER_S, self._left_processor.stay)
 
     async def _forked(self) -> WorkProcess:
         if self._is_closed:
