@@ -102,6 +102,12 @@ def spend(steps: int = 1) -> None:
         budget.take(steps)
 
 
+def steps_spent() -> int | None:
+    """Steps that the request spent so far; None without a budget."""
+    budget = _get()
+    return None if budget is None else budget.used
+
+
 def counted(text: str) -> str:
     """The same text, once its length is counted.
 

@@ -6,6 +6,7 @@ is done.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from functools import lru_cache, reduce
 
@@ -21,9 +22,10 @@ from kernelfarm.ir.symbolic import (
     as_expr,
     maximum,
     minimum,
+    sum_of,
     symbol,
 )
-from kernelfarm.ir.work_budget import spend
+from kernelfarm.ir.work_budget import spend, steps_spent
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.names import checked_name
 
@@ -38,6 +40,12 @@ MAX_DEGREE = 64
 
 MAX_MAGNITUDE = 2**63 - 1
 """Every literal and coefficient fits in 64 bits."""
+
+_LARGE_BYTES = 1 << 10
+_MAX_REMEMBERED_BYTES = 1 << 18
+_MAX_REMEMBERED = 32
+_decoded_last: OrderedDict[bytes, tuple[Expr, int]] = OrderedDict()
+"""Trees and what they are, with the steps that decoding them took."""
 
 _ADD, _MUL = pb.EXPR_OP_ADD, pb.EXPR_OP_MUL
 
@@ -69,7 +77,29 @@ def expr_from_proto(message: pb.Expr, where: str) -> Expr:
         return _constant(message.constant, where)
     if form == "symbol":
         return _symbol(message.symbol, where)
-    return _decoded(message, where, MAX_DEPTH)
+    return _decoded_once(message, where)
+
+
+def _decoded_once(message: pb.Expr, where: str) -> Expr:
+    """Decodes a large tree that a graph repeats, say the shape of every value, once.
+
+    It costs a request as many steps as decoding it again would.
+    """
+    before = steps_spent()
+    if before is None or message.ByteSize() < _LARGE_BYTES:
+        return _decoded(message, where, MAX_DEPTH)
+    tree = message.SerializeToString(deterministic=True)
+    if tree in _decoded_last:
+        _decoded_last.move_to_end(tree)
+        expr, steps = _decoded_last[tree]
+        spend(steps)
+        return expr
+    expr = _decoded(message, where, MAX_DEPTH)
+    if len(tree) <= _MAX_REMEMBERED_BYTES:
+        _decoded_last[tree] = expr, (steps_spent() or 0) - before
+        if len(_decoded_last) > _MAX_REMEMBERED:
+            _decoded_last.popitem(last=False)
+    return expr
 
 
 def exprs_from_proto(messages: Iterable[pb.Expr], where: str) -> tuple[Expr, ...]:
@@ -149,11 +179,13 @@ def _symbol(name: str, where: str) -> Expr:
 
 
 def _applied(op: int, operands: list[Expr], where: str) -> Expr:
-    if op in _FOLDS:
+    if op == _ADD or op in _FOLDS:
         if len(operands) < 2:
             raise MalformedMessageError(
                 f"{where}: {_name(op)} of {len(operands)} operands; expected two or more"
             )
+        if op == _ADD:  # at once: n partial sums would cost the square of n
+            return _bounded(sum_of(operands), where)
         return reduce(lambda a, b: _folded(op, a, b, where), operands)
     if op not in (pb.EXPR_OP_FLOOR_DIV, pb.EXPR_OP_MOD):
         raise MalformedMessageError(f"{where}: expression operation number {op} is unknown")
@@ -166,7 +198,6 @@ def _applied(op: int, operands: list[Expr], where: str) -> Expr:
 
 
 _FOLDS: dict[int, Callable[[Expr, Expr], Expr]] = {
-    _ADD: lambda a, b: a + b,
     _MUL: lambda a, b: a * b,
     pb.EXPR_OP_MIN: minimum,
     pb.EXPR_OP_MAX: maximum,

@@ -17,8 +17,9 @@ from kernelfarm.errors import (
     UnsupportedVersionError,
 )
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.symbolic import Expr
+from kernelfarm.ir.symbolic import Expr, product_of, symbol
 from kernelfarm.ir.text import parse_graph
+from kernelfarm.ir.work_budget import work_budget
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire import expr_from_proto, expr_to_proto, graph_from_proto, graph_to_proto
 from kernelfarm.wire.expr import MAX_DEPTH
@@ -264,3 +265,27 @@ def test_damaged_bytes_are_refused_or_give_a_checked_graph() -> None:
         except CallerError:
             refused += 1
     assert refused > 0
+
+
+def product_of_symbols(count: int) -> pb.Expr:
+    """A product of `count` sums, written out: 2**count terms."""
+    return expr_to_proto(product_of([symbol(f"s{n}") + 1 for n in range(count)]))
+
+
+def test_a_large_tree_that_is_repeated_is_decoded_once_and_costs_the_same_steps() -> None:
+    first, second = product_of_symbols(10), product_of_symbols(10)
+    with work_budget(10_000_000) as cold:
+        expr = expr_from_proto(first, "first")
+    with work_budget(10_000_000) as warm:
+        assert expr_from_proto(second, "second") is expr
+    assert warm.used == cold.used > 2**10
+
+
+def test_a_sum_costs_steps_in_proportion_to_its_terms() -> None:
+    used = {}
+    for count in (250, 1000):
+        message = sum_of([f"of{count}_{n}" for n in range(count)])
+        with work_budget(10_000_000) as budget:
+            expr_from_proto(message, "a size")
+        used[count] = budget.used
+    assert used[1000] < 5 * used[250]
