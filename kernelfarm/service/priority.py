@@ -1,4 +1,10 @@
-"""Scheduling priority of processes that compile, beside services that answer."""
+"""Scheduling priority of processes: frontends answer hits, other services do not, others compile.
+
+frontends                     as they were started, usually nice 0
+optimizer, codegen service    nice 10: only calls that miss reach them
+processes that compile        nice 19
+heavy compilations            SCHED_IDLE, and not on the first processor
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,19 @@ import os
 from pathlib import Path
 
 _LOWEST = 19
-_NICENESS = 10
+_BEHIND_FRONTENDS = 10
 """Where a busy process is 10 steps nicer, Linux gives its processor at once to one that wakes up,
-as a service does for each call; below that the service may wait for some milliseconds."""
+as a frontend does for each call; below that the frontend may wait for some milliseconds."""
+
+
+def yield_to_frontends() -> None:
+    """Lowers the priority of a service that no hit needs, for good."""
+    _lower_to(_BEHIND_FRONTENDS)
 
 
 def yield_to_services() -> None:
-    """Lowers the priority of the calling process, for good, and that of processes it starts."""
-    own = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(own, _NICENESS))
+    """Lowers the priority of a process that compiles, for good, and that of processes it starts."""
+    _lower_to(_LOWEST)
 
 
 def yield_to_all(pid: int) -> None:
@@ -74,3 +84,8 @@ class LeftProcessor:
         for thread in Path("/proc/self/task").iterdir():
             with contextlib.suppress(OSError):  # it may have ended
                 os.sched_setaffinity(int(thread.name), processors)
+
+
+def _lower_to(niceness: int) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(own, niceness))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.farm.processes import CodegenRoom, codegen_room
@@ -68,6 +69,15 @@ def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path
         events = [line["event"] for line in json_lines(room, "edge")]
         assert events == ["listening", "draining", "stopped"]
         assert "worker_ready" in [line["event"] for line in json_lines(room, "worker")]
+
+
+def test_a_service_that_no_hit_needs_yields_to_frontends_and_compilations_to_both(
+    tmp_path: Path,
+) -> None:
+    with codegen_room(tmp_path) as room:
+        edge, worker = psutil.Process(room.start_edge().pid), room.start_worker()
+        assert edge.nice() == max(psutil.Process().nice(), 10)
+        assert 19 in {child.nice() for child in psutil.Process(worker.pid).children()}
 
 
 def json_lines(room: CodegenRoom, name: str) -> list[dict[str, str]]:
