@@ -77,7 +77,7 @@ def test_an_unknown_target_is_answered_with_the_known_ones(endpoint, tmp_path, c
 def test_what_is_no_file_and_no_key_is_refused(command):
     done = command("explain", "nowhere")
     assert done.code == 1
-    assert done.err.startswith("kernelfarm: error: 'nowhere' is no file")
+    assert done.err.startswith("kernelfarm: error: 'nowhere' is not a file")
 
 
 def test_the_doctor_finds_the_farm_and_the_toolchains(endpoint, command):
