@@ -74,6 +74,15 @@ def own_disk_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """No test changes the umask of later ones, as `kernelfarm up` does in this process."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)
+
+
+@pytest.fixture(autouse=True)
 def same_numbers() -> None:
     """Each test draws the same random numbers, whichever tests ran before it."""
     random.seed(0)

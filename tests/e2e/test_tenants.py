@@ -280,9 +280,7 @@ def test_a_bad_tenants_file_changes_nothing_and_is_logged(tenant_farm: TenantFar
 
     def is_logged() -> bool:
         counts = counted(tenant_farm, "tenants_file_errors") >= 1  # each call checks the file
-        return counts and "the salt is invalid; expected 32 bytes" in tenant_farm.farm.log(
-            "frontend"
-        )
+        return counts and "the salt is invalid" in tenant_farm.farm.log("frontend")
 
     wait_until(is_logged, TIMEOUT_S, "the fault")
     assert tenant_farm.caller("acme").usage().tenant == "acme"

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kernelfarm.service.collector import collect_rarely
 from tests.fuzz.trial_child import signature_of
 from tests.fuzz.trial_runner import Limits
 from tests.fuzz.trials import TRIALS, Trial, attempt
@@ -73,6 +74,7 @@ def _in_child(trial: Trial, data: bytes, limits: Limits, report: Callable[[str],
         most_s = int(used_s.ru_utime + used_s.ru_stime + limits.cpu_s + 1)
         resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
         resource.setrlimit(resource.RLIMIT_AS, (limits.rss_bytes * 4, limits.rss_bytes * 4))
+        collect_rarely()  # as in the services; else collections would traverse all tests
         attempt(trial, data)
         status = 0
     except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -74,21 +75,21 @@ def running_farm(
     `workers` is the number of workers of the CPU queue: each costs a farm seconds to start.
     """
     flags = ["--vendors", vendors, "--frontends", str(frontends), "--workers", str(workers)]
-    temporary = data_dir / "tmp"  # what killed workers leave behind goes with the test's folder
-    temporary.mkdir(parents=True, exist_ok=True)
-    added = {
-        "KERNELFARM_START_TIMEOUT_S": str(START_TIMEOUT_S),
-        "TMPDIR": str(temporary),
-        **environment,
-    }
-    started = start_farm(data_dir, *flags, environment=added)
-    farm = Farm(started.endpoint, started.data_dir, started.process)
-    try:
-        yield farm
-    finally:
-        if farm.process.poll() is None:
-            kill_tree(farm.process.pid)
-            farm.process.wait()
+    # For what killed workers leave behind. Its path is short: sockets of the farm are in it.
+    with tempfile.TemporaryDirectory(prefix="kf-", ignore_cleanup_errors=True) as temporary:
+        added = {
+            "KERNELFARM_START_TIMEOUT_S": str(START_TIMEOUT_S),
+            "TMPDIR": temporary,
+            **environment,
+        }
+        started = start_farm(data_dir, *flags, environment=added)
+        farm = Farm(started.endpoint, started.data_dir, started.process)
+        try:
+            yield farm
+        finally:
+            if farm.process.poll() is None:
+                kill_tree(farm.process.pid)
+                farm.process.wait()
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:
