@@ -44,6 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: _rank(groups[item]))  # stable: files keep their order
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fails if xdist did not append the groups, as under a pytest that it does not support.
+
+    Each worker would then start every farm, and tests that time processes would disturb each other.
+    """
+    if getattr(session.config.option, "loadgroup", False) and session.items:
+        nodeid = session.items[0].nodeid
+        if without_group(nodeid) == nodeid:
+            raise pytest.UsageError(
+                "pytest-xdist does not group tests; see pytest in pyproject.toml"
+            )
+
+
 def group_of(item: pytest.Item) -> str:
     """The group of a test."""
     if VENDOR_FIXTURES & set(getattr(item, "fixturenames", ())):
