@@ -24,7 +24,7 @@ from kernelfarm.service.logs.logger import get_logger
 BUSY, IDLE, WARM = "busy", "idle", "warm"
 """States of a pool process: with a job; without one; without one and not reported to the cache."""
 
-_EVERY_S = 1.0
+_EVERY_S = 0.2
 _HUNG_S = 8.0
 """A pool process with an older heartbeat is killed: its lease has lapsed."""
 _RETRY_S = 1.0

@@ -23,7 +23,7 @@ from kernelfarm.service.liveness import HeartbeatFile, read_heartbeat
 from kernelfarm.service.logs.logger import configure_logs, get_logger
 
 _BEAT_EVERY_S = 1.0
-_CHECK_INTERVAL_S = 0.5
+_CHECK_INTERVAL_S = 0.2
 _TAKES_JOBS = {WorkerState.POLLING.value, WorkerState.SERVING.value}
 
 # How long to wait for a report in progress before its connection is closed.
@@ -190,6 +190,7 @@ class WorkerProcess:
             get_logger().warning("report_failed", message=str(error))
             return False
         self._has_reported = True
+        self._write_heartbeat()  # now, because the worker is ready once this process has reported
         return True
 
     def _withdraw(self) -> None:

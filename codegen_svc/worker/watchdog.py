@@ -19,7 +19,7 @@ from kernelfarm.service.logs.logger import get_logger
 
 WEDGED_EXIT_CODE = 75
 
-_EVERY_S = 1.0
+_EVERY_S = 0.2
 _RECENT_S = 5.0
 """An idle consumer polls the broker each second."""
 _START_S = 90.0
