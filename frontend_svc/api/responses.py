@@ -11,13 +11,21 @@ _SIGNED = field_number(api.ProgramResult, "signed")
 _MANIFEST = field_number(manifest_pb2.SignedVariant, "manifest")
 _CONTENT = field_number(manifest_pb2.SignedVariant, "content")
 
-_TIERS = {CacheTier.GATEWAY: api.CACHE_TIER_GATEWAY, CacheTier.STORE: api.CACHE_TIER_STORE}
+_KEY = field_number(api.ProgramResult, "key")
+
+_HITS = {
+    tier: api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=number).SerializeToString()
+    for tier, number in (
+        (CacheTier.GATEWAY, api.CACHE_TIER_GATEWAY),
+        (CacheTier.STORE, api.CACHE_TIER_STORE),
+    )
+}
+"""The fields of a hit, serialized once: a gateway serves thousands a second."""
 
 
 def hit_message(field: int, found: SelectedVariant, *, wants_signed: bool) -> bytes:
     """A serialized message with a hit as the field of this number."""
-    result = api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=_TIERS[found.tier])
-    return program_message(field, found, result, wants_signed=wants_signed)
+    return _message(field, found, _HITS[found.tier], wants_signed=wants_signed)
 
 
 def program_message(
@@ -27,11 +35,15 @@ def program_message(
 
     The program has the fields of `result`, and either the signed variant or the stored fields.
     """
+    return _message(field, found, result.SerializeToString(), wants_signed=wants_signed)
+
+
+def _message(field: int, found: SelectedVariant, result: bytes, *, wants_signed: bool) -> bytes:
     variant = found.variant
     if not wants_signed:
-        return b"".join(embedded(field, variant.content, result.SerializeToString()))
-    result.key = variant.manifest.key
+        return b"".join(embedded(field, variant.content, result))
+    key = embedded(_KEY, variant.manifest.key)
     manifest = embedded(_MANIFEST, variant.manifest_bytes)
     content = embedded(_CONTENT, variant.content)
     signed = embedded(_SIGNED, *manifest, *content)
-    return b"".join(embedded(field, result.SerializeToString(), *signed))
+    return b"".join(embedded(field, result, *key, *signed))
