@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from codegen_svc.powers import is_multiplied
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Compute, Kernel, Literal, Reduce, Scan, Sort
 from kernelfarm.targets import CompileCost
@@ -21,8 +22,6 @@ from kernelfarm.targets import CompileCost
 _SCAN_MS, _SORT_MS, _REDUCE_MS = 400.0, 1500.0, 30.0
 # How many times cheaper they are as loops.
 _LOOP_SAVING: Final = 20
-# Powers up to this one are written as multiplications.
-_MAX_MULTIPLICATIONS: Final = 64
 # A function that is called costs its call, in blocks of one element for each thread.
 _CALLED_MS: Final = 12.0
 # If the copies of its functions would take longer than this, a kernel calls them. The kernels of
@@ -72,7 +71,7 @@ def _is_product(kernel: Kernel, compute: Compute) -> bool:
     if not isinstance(exponent, Literal):
         return False
     value = float(exponent.value)
-    return value == 0.5 or (value.is_integer() and abs(value) <= _MAX_MULTIPLICATIONS)
+    return value == 0.5 or is_multiplied(value)
 
 
 def _row_ms(statement: object) -> float:

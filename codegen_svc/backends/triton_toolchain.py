@@ -22,6 +22,7 @@ from typing import Any
 
 import codegen_svc.cost_estimate
 import codegen_svc.emitters.triton
+import codegen_svc.powers
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton.source import TritonSource
@@ -187,6 +188,7 @@ def emitter_digest() -> str:
         *sorted(emitters.glob("*.py")),
         *sorted(Path(__file__).parent.glob("triton_*.py")),
         Path(codegen_svc.cost_estimate.__file__ or ""),  # decides whether functions are called
+        Path(codegen_svc.powers.__file__ or ""),
     ]
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 

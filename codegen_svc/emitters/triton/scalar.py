@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed, widened
 from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.powers import is_multiplied
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 
@@ -265,16 +266,13 @@ def _convert_text(operand: Operand, dtype: DType, target: str) -> str:
     return f"{operand.text}.to({triton_type(dtype, target)})"
 
 
-_MAX_MULTIPLICATIONS = 64
-
-
 def _pow_text(base: Operand, exponent: Operand, rules: ScalarRules) -> str:
     if not base.dtype.is_float:
         raise KernelRejectedError(
             f"operation pow on {base.dtype.value} is not supported on {rules.target}"
         )
     value = exponent.literal
-    if value is not None and float(value).is_integer() and 0 < abs(value) <= _MAX_MULTIPLICATIONS:
+    if value and is_multiplied(value):
         product = _power_text(base.text, abs(int(value)))
         return product if value > 0 else f"1.0 / ({product})"
     if value == 0.5:
