@@ -27,8 +27,8 @@ from tests.support.farm import Farm
 
 SEED = int(os.environ.get("KERNELFARM_FUZZ_SEED", "20261122"))
 # Numbers of inputs, of some seconds of processor time; the slow ones are more and take longer.
-CODEC_MESSAGES = [4_000, pytest.param(40_000, marks=pytest.mark.slow)]
-RPC_MESSAGES = [1_000, pytest.param(8_000, marks=pytest.mark.slow)]
+CODEC_MESSAGES = [2_500, pytest.param(40_000, marks=pytest.mark.slow)]
+RPC_MESSAGES = [500, pytest.param(8_000, marks=pytest.mark.slow)]
 MOST_SECONDS = 60.0
 MAX_PROCESS_BYTES = 2 << 30
 # Inputs that use the whole work budget take seconds.
