@@ -49,15 +49,20 @@ class LoadProcess:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def usual_load(farm: FarmUnderTest, seed: int) -> list[LoadProcess]:
-    """gRPC callers, and models in two modes; the second one has a disk tier."""
+def strict_load(farm: FarmUnderTest, seed: int) -> list[LoadProcess]:
+    """gRPC callers, and strict models with a disk tier."""
     caller = ("-m", "tests.chaos.grpc_load", farm.endpoint, str(seed))
     on_disk = {"KERNELFARM_DISK_CACHE_BYTES": str(1 << 30)}
     return [
         LoadProcess("grpc", caller),
-        LoadProcess("wait", ("-m", "tests.chaos.torch_load", "wait", str(2 * seed + 1))),
         LoadProcess("strict", ("-m", "tests.chaos.torch_load", "strict", str(2 * seed)), on_disk),
     ]
+
+
+def usual_load(farm: FarmUnderTest, seed: int) -> list[LoadProcess]:
+    """That of `strict_load`, and models that wait for the farm."""
+    waiting = ("-m", "tests.chaos.torch_load", "wait", str(2 * seed + 1))
+    return [*strict_load(farm, seed), LoadProcess("wait", waiting)]
 
 
 class LoadClients:

@@ -14,7 +14,7 @@ from tests.chaos.call_journal import WRONG
 from tests.chaos.farm_under_test import FarmUnderTest
 from tests.chaos.fault import Fault, FaultContext
 from tests.chaos.grpc_load import PROBE
-from tests.chaos.load_clients import Call, LoadClients, now_s, usual_load
+from tests.chaos.load_clients import Call, LoadClients, LoadProcess, now_s, usual_load
 
 SERVICE_LIMIT_S = 30.0
 OUR_BUGS = frozenset({"INTERNAL", "UNKNOWN"})
@@ -48,20 +48,26 @@ class Episode:
 
 
 class ChaosRun:
-    """Injects faults into one farm."""
+    """Injects faults into one farm, under a load, by default the usual one."""
 
-    def __init__(self, farm: FarmUnderTest, layout: str, seed: int, folder: Path) -> None:
+    def __init__(
+        self,
+        farm: FarmUnderTest,
+        layout: str,
+        seed: int,
+        folder: Path,
+        load: Sequence[LoadProcess] = (),
+    ) -> None:
         self._farm = farm
         self._layout = layout
-        self._seed = seed
         self._folder = folder
+        self._load = load or usual_load(farm, seed)
         self._dice = random.Random(f"{seed} {layout}")
         self.dead_clients: list[str] = []
 
     def run(self, faults: Sequence[Fault], goes_on: Callable[[], bool]) -> Iterator[Episode]:
         """Episodes as they end, while `goes_on`: all faults in random order, then all again."""
-        load = usual_load(self._farm, self._seed)
-        with LoadClients(self._farm, load, self._folder) as clients:
+        with LoadClients(self._farm, self._load, self._folder) as clients:
             began_s = now_s()
             if self._await_service(clients, began_s, _FIRST_SERVICE_S) is None:
                 raise RuntimeError(f"the farm does not serve; see {self._folder}")

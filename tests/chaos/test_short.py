@@ -1,9 +1,8 @@
-"""A few faults with a fixed seed in each run; `-m slow` runs all faults, in both layouts."""
+"""Two faults at once with a fixed seed in each run; `-m slow` runs all faults, in both layouts."""
 
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,8 +10,8 @@ import pytest
 
 from tests.chaos.all_faults import ALL_FAULTS, faults_named
 from tests.chaos.farm_under_test import FarmUnderTest, farm_apart, farm_together
-from tests.chaos.fault import Fault
-from tests.chaos.load_clients import MARGIN_S, Call
+from tests.chaos.fault import Fault, FaultContext
+from tests.chaos.load_clients import MARGIN_S, Call, LoadProcess, strict_load
 from tests.chaos.network_namespaces import can_partition
 from tests.chaos.report import broken_rules, table
 from tests.chaos.run import ChaosRun, Episode, add_calls
@@ -22,12 +21,12 @@ SEED = 9
 QUICK = ("kill optimizer", "CLIENT KILL of all at the cache")
 
 
-def check(farm: FarmUnderTest, layout: str, faults: Sequence[Fault], seconds: float) -> None:
-    """Runs each fault at least once, for at least `seconds`; no episode may break a rule."""
-    run = ChaosRun(farm, layout, SEED, farm.folder)
-    ends_s, episodes = time.monotonic() + seconds, list[Episode]()
-    is_going_on = lambda: len(episodes) < len(faults) or time.monotonic() < ends_s  # noqa: E731
-    for episode in run.run(faults, is_going_on):
+def check(
+    farm: FarmUnderTest, layout: str, faults: Sequence[Fault], load: Sequence[LoadProcess] = ()
+) -> None:
+    """Runs each fault once, under the usual load or another; no episode may break a rule."""
+    run, episodes = ChaosRun(farm, layout, SEED, farm.folder, load), list[Episode]()
+    for episode in run.run(faults, lambda: len(episodes) < len(faults)):
         episodes.append(episode)
     print("\n".join(table(episodes)))
     assert broken_rules(episodes, run.dead_clients) == []
@@ -35,15 +34,21 @@ def check(farm: FarmUnderTest, layout: str, faults: Sequence[Fault], seconds: fl
 
 
 def test_a_killed_service_and_lost_connections_cost_no_answer(tmp_path: Path) -> None:
+    """Both at once; `-m slow` has each alone, and models that wait for the farm."""
+
+    def begin(context: FaultContext) -> None:
+        for fault in faults_named(list(QUICK)):
+            fault.begin(context)
+
     with farm_together(tmp_path, "cpu", frontends=1) as farm:
-        check(farm, "together", faults_named(list(QUICK)), 0)
+        check(farm, "together", [Fault(" and ".join(QUICK), begin)], strict_load(farm, SEED))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_fault_on_one_machine_costs_an_answer(tmp_path: Path) -> None:
     with farm_together(tmp_path, "cpu", frontends=2) as farm:
-        check(farm, "together", [f for f in ALL_FAULTS if f.can_happen(farm)], 0)
+        check(farm, "together", [f for f in ALL_FAULTS if f.can_happen(farm)])
 
 
 @pytest.mark.slow
@@ -52,7 +57,7 @@ def test_no_cut_network_costs_an_answer(tmp_path: Path) -> None:
     if not can_partition():
         pytest.skip("NOT RUN: network namespaces need root")
     with farm_apart(tmp_path, "cpu", frontends=2) as farm:
-        check(farm, "apart", [f for f in ALL_FAULTS if f.can_happen(farm)], 0)
+        check(farm, "apart", [f for f in ALL_FAULTS if f.can_happen(farm)])
 
 
 def test_wrong_late_and_unserved_calls_break_the_rules() -> None:

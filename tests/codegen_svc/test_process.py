@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from codegen_svc.worker.__main__ import main as worker_main
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.farm import TIMEOUT_S
 
@@ -32,10 +34,14 @@ def test_a_bad_setting_ends_the_process_with_2_and_its_name(command: list[str]) 
     assert "KERNELFARM_JOB_TIME_LIMIT_S" in ended.stderr and "soon" in ended.stderr
 
 
-def test_an_unknown_queue_ends_the_worker_with_2_and_the_known_ones() -> None:
-    ended = run(["codegen_svc.worker", "--queue", "abacus"])
-    assert ended.returncode == 2
-    assert "abacus" in ended.stderr and "cpu" in ended.stderr
+def test_an_unknown_queue_ends_the_worker_with_2_and_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        worker_main(["--queue", "abacus"])
+    assert ended.value.code == 2
+    reported = capsys.readouterr().err
+    assert "abacus" in reported and "cpu" in reported
 
 
 @pytest.mark.parametrize(
@@ -60,23 +66,30 @@ def test_a_port_that_cannot_be_bound_ends_the_edge_with_1(tmp_path: Path) -> Non
     assert last["event"] == "service_failed" and "no/such/folder" in last["message"]
 
 
-def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(tmp_path: Path) -> None:
-    with codegen_farm(tmp_path) as farm:
-        edge, worker = farm.start_edge(), farm.start_worker()
-        edge.terminate()
-        worker.terminate()
-        assert (edge.wait(TIMEOUT_S), worker.wait(TIMEOUT_S)) == (0, 0)
-        events = [line["event"] for line in json_lines(farm, "edge")]
-        assert events == ["listening", "draining", "stopped"]
-        assert "worker_ready" in [line["event"] for line in json_lines(farm, "worker")]
+@pytest.fixture(scope="module")
+def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+    """An edge and a worker; the last test stops them."""
+    with codegen_farm(tmp_path_factory.mktemp("services")) as started:
+        started.start_edge()
+        started.start_worker()
+        yield started
 
 
-def test_services_that_no_hit_needs_and_compilations_yield_to_frontends(tmp_path: Path) -> None:
-    with codegen_farm(tmp_path) as farm:
-        edge, worker = psutil.Process(farm.start_edge().pid), farm.start_worker()
-        expected = max(psutil.Process().nice(), 10)
-        assert edge.nice() == expected
-        assert expected in {child.nice() for child in psutil.Process(worker.pid).children()}
+def test_services_that_no_hit_needs_and_compilations_yield_to_frontends(farm: CodegenFarm) -> None:
+    edge, worker = (psutil.Process(process.pid) for process in farm.processes)
+    expected = max(psutil.Process().nice(), 10)
+    assert edge.nice() == expected
+    assert expected in {child.nice() for child in worker.children()}
+
+
+def test_services_stop_on_sigterm_with_0_and_log_nothing_but_json(farm: CodegenFarm) -> None:
+    edge, worker = farm.processes
+    edge.terminate()
+    worker.terminate()
+    assert (edge.wait(TIMEOUT_S), worker.wait(TIMEOUT_S)) == (0, 0)
+    events = [line["event"] for line in json_lines(farm, "edge")]
+    assert events == ["listening", "draining", "stopped"]
+    assert "worker_ready" in [line["event"] for line in json_lines(farm, "worker")]
 
 
 def json_lines(farm: CodegenFarm, name: str) -> list[dict[str, str]]:

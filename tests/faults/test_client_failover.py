@@ -1,10 +1,11 @@
-"""A client that watches a farm whose cache fails over, and whose gateways are killed."""
+"""A client that watches a farm whose cache fails over and whose gateways are killed; its end."""
 
 from __future__ import annotations
 
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.programs.loaded import LoadedProgram
 from kernelfarm.errors import UnavailableError
+from tests.support.calls import stub_of
 from tests.support.client_process import NewProcess, new_process
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.processes import is_running
 from tests.support.redis_process import redis_process, replicate
 from tests.support.redis_proxy import RedisProxy
+from tests.support.small_graphs import h_request
 from tests.support.traced_graphs import traced_one
 
 MODEL = "model:watched@1"
@@ -70,7 +74,7 @@ def caches(all_caches: Caches) -> Caches:
 
 @pytest.fixture(scope="module")
 def failing_farm(all_caches: Caches, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm of two gateways on those caches."""
+    """A farm of two gateways on those caches; the last test stops it."""
     data_dir, url = tmp_path_factory.mktemp("farm"), all_caches.proxy.url
     with running_farm(data_dir, frontends=2, KERNELFARM_CACHE_URL=url) as farm:
         yield farm
@@ -106,10 +110,11 @@ def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
         admin.invalidate([MODEL])
         stale(before)
         caches.kill_primary()
-        with pytest.raises(UnavailableError):
-            admin.invalidate([MODEL])
-        with pytest.raises(UnavailableError):
-            found(process, 1.5)
+        with ThreadPoolExecutor(1) as pool:  # at once: each takes seconds until it gives up
+            refused = pool.submit(admin.invalidate, [MODEL])
+            with pytest.raises(UnavailableError):
+                found(process, 1.5)
+            assert isinstance(refused.exception(), UnavailableError)
 
         caches.promote_replica()
         wait_until(
@@ -177,3 +182,18 @@ def test_a_client_receives_invalidations_whichever_gateway_is_killed(
                 TIMEOUT_S,
                 "another gateway",
             )
+
+
+def test_sigterm_finishes_what_was_begun_and_exits_with_0(failing_farm: Farm) -> None:
+    pids = [child["pid"] for child in failing_farm.status()["children"].values()]
+    with ThreadPoolExecutor(1) as pool:
+        with stub_of(failing_farm.endpoint) as stub:
+            call = stub.Compile(h_request(75, 128), timeout=TIMEOUT_S)
+            first = next(iter(call))
+            exit_code = pool.submit(failing_farm.stop)
+            rest = list(call)
+        assert exit_code.result() == 0
+    assert first.stage.stage == "import"
+    assert rest[-1].program.artifacts
+    assert failing_farm.status()["state"] == "stopped"
+    assert not [pid for pid in pids if is_running(pid)]

@@ -6,18 +6,16 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Iterator
 
 import grpc
 import pytest
-import redis
 
 from kernelfarm.cache.script_declarations import SCRIPTS
 from kernelfarm.service.channels import open_channel
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from tests.support.codegen_calls import TARGET
-from tests.support.codegen_processes import CodegenFarm, program_farm
+from tests.support.codegen_processes import CodegenFarm
 from tests.support.farm import TIMEOUT_S, until
 from tests.support.redis_proxy import RedisProxy
 from tests.support.small_graphs import h_request
@@ -28,14 +26,8 @@ BLOBS = b"kf:{default}:b:"
 
 
 @pytest.fixture(scope="module")
-def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """A frontend, `front`, and the services behind it."""
-    with program_farm(tmp_path_factory.mktemp("leases")) as started:
-        with redis.Redis.from_url(started.cache.url) as raw:
-            for name in ("acquire", "publish"):
-                raw.script_load(SCRIPTS[name].source)  # so that no client has to load it
-        started.start_service("frontend", "front")
-        yield started
+def codegen(program_services: CodegenFarm) -> CodegenFarm:
+    return program_services
 
 
 async def compiled(

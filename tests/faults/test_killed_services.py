@@ -1,4 +1,4 @@
-"""Processes of a farm that are killed, hang, or are asked to stop."""
+"""Processes of a farm that are killed or hang, and clients that leave."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,25 +14,11 @@ import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.support.calls import compile_at, compiles, stub_of
-from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
-from tests.support.processes import is_running, kill_tree, pool_processes
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
+from tests.support.processes import kill_tree, pool_processes
 from tests.support.small_graphs import h_request, slow_request
 
 KINDS = ("redis-broker", "redis-cache", "optimizer", "codegen", "frontend", "worker-cpu-0")
-
-
-@pytest.fixture(scope="module")
-def hurt_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm whose processes these tests hurt; the last test stops it."""
-    settings = {
-        "KERNELFARM_PROBE_EVERY_S": "0.5",
-        "KERNELFARM_HUNG_AFTER_S": "4",
-        "KERNELFARM_LEASE_TTL_S": "3",
-        "KERNELFARM_WORKER_LEASE_TTL_S": "2.5",
-        "KERNELFARM_QUEUED_LEASE_TTL_S": "3",
-    }
-    with running_farm(tmp_path_factory.mktemp("hurt"), workers=2, **settings) as running:
-        yield running
 
 
 def test_a_worker_killed_in_the_middle_of_a_job_costs_less_than_20_s(hurt_farm: Farm) -> None:
@@ -109,21 +94,6 @@ def test_a_deadline_ends_the_call_in_time(hurt_farm: Farm) -> None:
     with stub_of(hurt_farm.endpoint) as stub, pytest.raises(grpc.RpcError) as caught:
         list(stub.Compile(h_request(74, 128), timeout=0.002))
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def test_sigterm_finishes_what_was_begun_and_exits_with_0(hurt_farm: Farm) -> None:
-    pids = [child["pid"] for child in hurt_farm.status()["children"].values()]
-    with ThreadPoolExecutor(1) as pool:
-        with stub_of(hurt_farm.endpoint) as stub:
-            call = stub.Compile(h_request(75, 128), timeout=TIMEOUT_S)
-            first = next(iter(call))
-            exit_code = pool.submit(hurt_farm.stop)
-            rest = list(call)
-        assert exit_code.result() == 0
-    assert first.stage.stage == "import"
-    assert rest[-1].program.artifacts
-    assert hurt_farm.status()["state"] == "stopped"
-    assert not [pid for pid in pids if is_running(pid)]
 
 
 def _await_back(farm: Farm, killed: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -25,18 +26,23 @@ RECOVERY_S = 20
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+    """An edge; workers stay for the next test, because each takes seconds to start."""
     with codegen_farm(tmp_path_factory.mktemp("killed"), **SHORT_LEASES) as started:
         started.start_edge()
         yield started
 
 
-@pytest.fixture
-def codegen(servers: CodegenFarm) -> Iterator[CodegenFarm]:
-    """An edge; what else the test starts is killed at its end."""
-    kept = list(servers.processes)
-    yield servers
-    servers.kill(*(process for process in servers.processes if process not in kept))
+def workers_of(codegen: CodegenFarm) -> list[subprocess.Popen[bytes]]:
+    """The workers that run."""
+    started = [each for each in codegen.processes if "codegen_svc.worker" in each.args]
+    return [worker for worker in started if worker.poll() is None]
+
+
+async def running_worker(codegen: CodegenFarm) -> subprocess.Popen[bytes]:
+    """The worker of an earlier test, or a new one of two processes."""
+    workers = workers_of(codegen)
+    return workers[0] if workers else await asyncio.to_thread(codegen.start_worker, 2)
 
 
 @asynccontextmanager
@@ -44,22 +50,24 @@ async def other_edge(
     codegen: CodegenFarm, name: str, **settings: str
 ) -> AsyncIterator[CodegenServiceStub]:
     """A stub of another edge on the same servers."""
-    await asyncio.to_thread(codegen.start_service, "codegen", name, **settings)
+    edge = await asyncio.to_thread(codegen.start_service, "codegen", name, **settings)
     async with open_channel(f"unix:{codegen.folder}/{name}") as channel:
         yield CodegenServiceStub(channel)
+    codegen.kill(edge)
 
 
 async def test_a_message_that_died_with_a_worker_is_sent_again(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    worker = codegen.start_worker()
+    codegen.kill(*workers_of(codegen))
+    worker = await asyncio.to_thread(codegen.start_worker)
     gated = asyncio.create_task(build_fresh(stub, "gated_first"))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_first")
     # The only process is busy: this message waits inside of the worker, or in the broker.
     waiting = asyncio.create_task(build_fresh(stub, "plain_second"))
     codegen.kill(worker)
     codegen.release_job("gated_first")
-    await asyncio.to_thread(codegen.start_worker)
+    await running_worker(codegen)
     started_s = time.monotonic()
     assert (await waiting).signed and (await gated).signed
     assert time.monotonic() - started_s < RECOVERY_S
@@ -68,7 +76,7 @@ async def test_a_message_that_died_with_a_worker_is_sent_again(
 async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_on(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    codegen.start_worker(concurrency=2)
+    await running_worker(codegen)
     failures, before = codegen.cache_keys("neg:k:*"), codegen.counters()
     deadly = asyncio.create_task(build_fresh(stub, "gated_deadly"))
     assert (await build_fresh(stub, "plain_beside")).signed
@@ -95,7 +103,7 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
 async def test_a_full_farm_says_when_to_come_back_and_that_costs_no_attempt(
     codegen: CodegenFarm,
 ) -> None:
-    codegen.start_worker()
+    await running_worker(codegen)
     attempts, failures = codegen.cache_keys("tries:k:*"), codegen.cache_keys("neg:*")
     async with other_edge(codegen, "full", max_jobs="1") as stub:
         first = asyncio.create_task(build_fresh(stub, "gated_full"))
@@ -119,10 +127,24 @@ async def test_a_queue_without_workers_is_unavailable_and_says_how_to_start_one(
             await build_fresh(stub, "plain_lonely", target="cpu:x86-64-v3")
 
 
+async def test_an_edge_that_is_asked_to_stop_finishes_its_calls_and_exits_0(
+    codegen: CodegenFarm,
+) -> None:
+    await running_worker(codegen)
+    async with other_edge(codegen, "drained") as stub:
+        edge = codegen.services["drained"]
+        call = asyncio.create_task(build_fresh(stub, "gated_edge"))
+        await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_edge")
+        edge.terminate()
+        codegen.release_job("gated_edge")
+        assert (await call).signed
+        assert await asyncio.to_thread(edge.wait, TIMEOUT_S) == 0
+
+
 async def test_a_worker_that_is_asked_to_stop_finishes_its_job_first(
     codegen: CodegenFarm, stub: CodegenServiceStub
 ) -> None:
-    worker = codegen.start_worker()
+    worker = await running_worker(codegen)
     call = asyncio.create_task(build_fresh(stub, "gated_drain"))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_drain")
     worker.terminate()
@@ -130,17 +152,3 @@ async def test_a_worker_that_is_asked_to_stop_finishes_its_job_first(
     assert (await call).signed
     assert await asyncio.to_thread(worker.wait, TIMEOUT_S) == 0
     assert codegen.compilations("gated_drain") == 1
-
-
-async def test_an_edge_that_is_asked_to_stop_finishes_its_calls_and_exits_0(
-    codegen: CodegenFarm,
-) -> None:
-    codegen.start_worker()
-    async with other_edge(codegen, "drained") as stub:
-        edge = codegen.processes[-1]
-        call = asyncio.create_task(build_fresh(stub, "gated_edge"))
-        await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_edge")
-        edge.terminate()
-        codegen.release_job("gated_edge")
-        assert (await call).signed
-        assert await asyncio.to_thread(edge.wait, TIMEOUT_S) == 0

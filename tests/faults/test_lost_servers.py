@@ -25,7 +25,8 @@ HANG_RECOVERY_S = 30
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """An edge and one worker process, whose servers these tests hurt."""
-    settings = {"requeue_after_s": "1", "broker_send_s": "4"}
+    # With the headroom, eight calls send their jobs at once.
+    settings = {"requeue_after_s": "1", "broker_send_s": "4", "queue_headroom": "8"}
     with codegen_farm(tmp_path_factory.mktemp("lost"), **settings) as started:
         started.start_edge()
         started.start_worker()

@@ -6,7 +6,7 @@ The proxies forward calls to the real services, and change one thing in their re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import grpc.aio
@@ -30,7 +30,7 @@ from kernelfarm.signing import Manifest
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
 from tests.support.codegen_calls import TARGET
-from tests.support.codegen_processes import CodegenFarm, program_farm
+from tests.support.codegen_processes import CodegenFarm
 from tests.support.farm import TIMEOUT_S
 from tests.support.small_graphs import h_request
 
@@ -75,10 +75,9 @@ class ReplacedOptimizer(OptimizerServiceServicer):
 
 
 @pytest.fixture(scope="module")
-def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
+def codegen(program_services: CodegenFarm) -> CodegenFarm:
     """The services behind a frontend; each test starts a frontend that calls a proxy."""
-    with program_farm(tmp_path_factory.mktemp("stale")) as started:
-        yield started
+    return program_services
 
 
 @asynccontextmanager
@@ -125,12 +124,12 @@ async def invalidate(codegen: CodegenFarm, tag: str) -> int:
 
 async def test_a_kernel_that_was_invalidated_gets_into_no_program(codegen: CodegenFarm) -> None:
     async with replaying_edge(codegen, "first") as edge:
-        before = await compiled(codegen, "first", 64)
+        before = await compiled(codegen, "first", 84)
         published = codegen.counters()["k.published"]
         bad = next(tag for tag in before.tags if tag.startswith("artifact:"))
         epoch = await invalidate(codegen, bad)
         edge.replays = 1  # as the result of a look-up that began before the invalidation
-        after = await compiled(codegen, "first", 64)
+        after = await compiled(codegen, "first", 84)
         assert edge.replays == 0
         assert after.epoch == epoch
         assert codegen.counters()["k.published"] == published + 1, "the kernel was not made again"
@@ -143,7 +142,7 @@ async def test_a_program_is_tagged_with_the_optimizer_that_made_it(codegen: Code
         await asyncio.to_thread(
             codegen.start_service, "frontend", "second", optimizer_address=proxy
         )
-        tags = (await compiled(codegen, "second", 65)).tags
+        tags = (await compiled(codegen, "second", 85)).tags
     async with open_channel(optimizer) as channel:
         made_by = await OptimizerServiceStub(channel).GetToolchain(
             optimizer_service_pb2.GetToolchainRequest()
@@ -159,9 +158,9 @@ async def test_a_frontend_gives_up_on_an_edge_that_keeps_sending_what_was_invali
 ) -> None:
     async with replaying_edge(codegen, "third") as edge:
         published = codegen.counters()["p.published"]
-        await compiled(codegen, "third", 66)
+        await compiled(codegen, "third", 86)
         await invalidate(codegen, "driver:echo")
         edge.replays = 1000
         with pytest.raises(UnavailableError, match="returned invalidated kernels"):
-            await compiled(codegen, "third", 66)
+            await compiled(codegen, "third", 86)
         assert codegen.counters()["p.published"] == published + 1

@@ -1,6 +1,7 @@
 """Farms that tests share: each starts when the first test needs it, once in each xdist worker.
 
-Tests that hurt a farm start their own.
+Tests that hurt a farm start their own. A farm that only one group of pytest-xdist uses ends with
+that group: an idle one would use 4 % of a processor until the end of the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from kernelfarm.service.tenants.identity import Quota, Role
 from kernelfarm.service.tenants.tokens import new_token
 from kernelfarm.service.tenants.toml_file import write_tenants
 from tests.support.farm import ACCELERATORS, QUICK_SWEEPS, Farm, running_farm
+from tests.support.processes import kill_tree
 from tests.support.tenants_farm import TENANTS, TenantFarm
+from tests.support.xdist_groups import group_of
 
 # Every Python process imports this when it starts; each leaves a file with its process id.
 BLOCK_TORCH = """
@@ -24,6 +27,22 @@ import os, pathlib, sys
 sys.modules["torch"] = None
 pathlib.Path(__file__).with_name(f"{os.getpid()}.pid").touch()
 """
+
+# The farms that end with their group.
+_of_group: dict[str, Farm] = {}
+
+
+# Last, so that fixtures of the test can still call the farm.
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Ends the farm of a group after its last test; only then does the group not come again."""
+    if not getattr(item.config.option, "loadgroup", False) or nextitem is None:
+        return
+    group = group_of(item)
+    if group != group_of(nextitem) and group in _of_group:
+        process = _of_group.pop(group).process
+        kill_tree(process.pid)
+        process.wait()
 
 
 @pytest.fixture(scope="session")
@@ -45,17 +64,18 @@ def farm(tmp_path_factory: pytest.TempPathFactory, without_torch: Path) -> Itera
 
 @pytest.fixture(scope="session")
 def vendor_farm(tmp_path_factory: pytest.TempPathFactory, without_torch: Path) -> Iterator[Farm]:
-    """As `farm`, for every vendor; its tests are one group of pytest-xdist."""
+    """As `farm`, for every vendor; its tests are one group of pytest-xdist, `vendors`."""
     vendors = ",".join(sorted({"cpu", *ACCELERATORS}))
     path = _with_sources(without_torch)
     folder = tmp_path_factory.mktemp("vendors")
     with running_farm(folder, vendors, workers=2, PYTHONPATH=path, **QUICK_SWEEPS) as running:
+        _of_group["vendors"] = running
         yield running
 
 
 @pytest.fixture(scope="session")
 def tenant_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantFarm]:
-    """A farm with three tenants; its tests are one group of pytest-xdist."""
+    """A farm with three tenants; its tests are one group of pytest-xdist, `tenants`."""
     folder = tmp_path_factory.mktemp("tenants")
     path, tokens, tenants = folder / "tenants.toml", {}, []
     for number, name in enumerate(TENANTS):
@@ -66,6 +86,7 @@ def tenant_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantFarm
         tenants.append(Tenant(name, bytes([number]) * 32, Quota(), tuple(stored)))
     write_tenants(path, TenantDirectory(tenants))
     with running_farm(folder / "farm", "cpu", KERNELFARM_TENANTS_FILE=str(path)) as running:
+        _of_group["tenants"] = running
         yield TenantFarm(running, path, tokens)
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import redis
 
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
-from kernelfarm.service.channels import open_channel
 from tests.support.codegen_calls import build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 from tests.support.farm import until
@@ -66,11 +64,12 @@ async def test_quick_kernels_go_on_beside_slow_ones(
     assert all(built.signed for built in await asyncio.gather(*slow))
 
 
-async def test_a_slow_kernel_has_a_limit_too(tmp_path: Path) -> None:
-    with codegen_farm(tmp_path, quick_time_limit_s="0.2", job_time_limit_s="1") as limited:
-        limited.start_edge()
-        limited.start_worker()
-        async with open_channel(limited.address) as channel:
-            with pytest.raises(KernelRejectedError, match="longer than 1 s"):
-                await build_fresh(CodegenServiceStub(channel), "gated_limited")
-        assert limited.compilations("gated_limited") == 2
+async def test_a_slow_kernel_has_a_limit_too(
+    codegen: CodegenFarm, stub: CodegenServiceStub
+) -> None:
+    codegen.kill(*codegen.processes[1:])  # all but the edge
+    limits = {"quick_time_limit_s": "0.2", "job_time_limit_s": "1"}
+    await asyncio.to_thread(codegen.start_worker, name="limited", **limits)
+    with pytest.raises(KernelRejectedError, match="longer than 1 s"):
+        await build_fresh(stub, "gated_limited")
+    assert codegen.compilations("gated_limited") == 2

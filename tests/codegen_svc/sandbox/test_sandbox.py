@@ -44,7 +44,7 @@ def level() -> ConfinementLevel:
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     folder = tmp_path_factory.mktemp("sandbox")
-    limits = {"sandbox_memory_bytes": str(1 << 30), "sandbox_file_bytes": str(16 << 20)}
+    limits = {"sandbox_memory_bytes": str(1 << 29), "sandbox_file_bytes": str(16 << 20)}
     with codegen_farm(folder, job_time_limit_s="20", **limits) as started:
         started.start_edge()
         started.start_worker()
@@ -123,11 +123,11 @@ async def test_a_compilation_inherits_no_setting_of_the_farm(
 ENDS = {
     "crash": (KernelRejectedError, "crashed with SIGSEGV"),
     "abort": (KernelRejectedError, "crashed with SIG"),
-    "hog": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "hog": (KernelRejectedError, "more than 512 MiB of memory"),
     "fill": (KernelRejectedError, "more than 16 MiB of files"),
     "opens": (KernelRejectedError, "more than 256 files"),
-    "bomb": (KernelRejectedError, "more than (64 processes|1024 MiB of memory)"),
-    "sharing": (KernelRejectedError, "more than 1024 MiB of memory"),
+    "bomb": (KernelRejectedError, "more than (64 processes|512 MiB of memory)"),
+    "sharing": (KernelRejectedError, "more than 512 MiB of memory"),
     "leave": (InternalError, "exited with 3"),
 }
 

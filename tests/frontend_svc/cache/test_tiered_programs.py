@@ -49,6 +49,10 @@ class Gateway:
 @pytest.fixture
 async def gateways(server: EmbeddedServer) -> AsyncIterator[tuple[Gateway, Gateway]]:
     both = Gateway(server.url, "one"), Gateway(server.url, "two")
+    # As if the table had existed for a while: a new one makes each invalidation wait, because it
+    # does not know which gateways serve.
+    await both[0].cache.epochs.current()
+    await both[0].cache.client.hincrby("kf:{default}:ep", "@born", -10_000)
     for gateway in both:
         gateway.feed.start()
     yield both

@@ -394,7 +394,7 @@ class Fleet(RuleBasedStateMachine):
 @pytest.mark.one_server
 def test_no_history_serves_stale_wedges_or_has_two_holders(server: EmbeddedServer) -> None:
     """The same histories in each run; the next test runs random ones."""
-    run_histories(server, 60, derandomize=True)
+    run_histories(server, 40, derandomize=True)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.processes.child import ChildFailedError, ChildSpec
 from kernelfarm.processes.hang_rules import WatchTimes
+from kernelfarm.supervisor import rotate_logs
 from kernelfarm.supervisor.layout import FarmConfig, farm_layout
 from kernelfarm.supervisor.run import FarmOptions, run_farm
 from kernelfarm.supervisor.supervisor import FarmLayout, Supervisor, exclusive_data_dir
@@ -147,7 +148,10 @@ child.wait()
     run(tmp_path, ((child,), (spec("store", tmp_path),)), kill_one)
 
 
-def test_a_large_log_is_rotated_and_its_process_continues_to_write(tmp_path: Path) -> None:
+def test_a_large_log_is_rotated_and_its_process_continues_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotate_logs, "_PERIOD_S", 0.1)
     talker = """
 import pathlib, sys, time
 pathlib.Path(sys.argv[2], sys.argv[1]).touch()

@@ -96,7 +96,15 @@ def running_service(folder: Path, files: int = 0, **environment: str) -> Iterato
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[StubServicer]:
+    """A service whose memory no other test has used."""
     with running_service(tmp_path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StubServicer]:
+    """A service for tests that do not measure it."""
+    with running_service(tmp_path_factory.mktemp("service")) as started:
         yield started
 
 
@@ -145,7 +153,8 @@ def test_the_body_of_an_unauthenticated_caller_is_not_received(service: StubServ
     assert service.memory_bytes("VmHWM") - before < 40 * MIB
 
 
-@pytest.mark.parametrize("method", [CAPABILITIES, HEALTH])
+# One code receives the bodies of both.
+@pytest.mark.parametrize("method", [CAPABILITIES, pytest.param(HEALTH, marks=pytest.mark.slow)])
 def test_an_open_method_receives_little_at_a_time(service: StubServicer, method: str) -> None:
     before = service.memory_bytes()
     # Too large, or, on a busy machine, too slow.
@@ -163,32 +172,19 @@ def test_refused_calls_leave_nothing_behind(service: StubServicer) -> None:
         for _ in range(20):
             assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
         before = service.memory_bytes()
-        for _ in range(500):
+        for _ in range(300):
             assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
     assert service.memory_bytes() - before < 20 * MIB
 
 
-def test_the_log_of_refused_calls_stays_small(service: StubServicer) -> None:
-    data = graph_of("x" * 3_000)
-    with service.channel() as channel:
-        for _ in range(1_000):
-            assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
-        assert call(channel, COMPILE, graph_of("y"), service.tokens[1]) == "INVALID_ARGUMENT"
-        for _ in range(1_000):
-            assert call(channel, COMPILE, data) == "UNAUTHENTICATED"
-    text = service.log.read_text()
-    assert len(text) < 200_000, "2,000 calls wrote 4.3 MB on 3c2bd51"
-    assert '"tenant": "beta"' in text, "one tenant's refusals hide no other's"
-    assert '"suppressed"' in text
-
-
 @pytest.mark.parametrize("letter", ["x", "é", "\U0001f600", "\n", "\0", "%"])
 def test_status_and_details_arrive_whatever_the_message_quotes(
-    service: StubServicer, letter: str
+    shared_service: StubServicer, letter: str
 ) -> None:
     """On 3c2bd51 they were larger than gRPC's trailers may be: the client saw another status."""
     size = 30 * MIB if letter == "x" else 100_000
-    error = refusal(service, graph_of(letter * (size // len(letter.encode()))), service.tokens[0])
+    graph = graph_of(letter * (size // len(letter.encode())))
+    error = refusal(shared_service, graph, shared_service.tokens[0])
     assert isinstance(error, InvalidGraphError)
     assert "unknown operator" in str(error) or "left out" in str(error)
     assert len(str(error).encode()) <= MESSAGE_BYTES
@@ -220,17 +216,37 @@ def test_a_slow_sender_is_aborted_and_delays_no_other(tmp_path: Path) -> None:
         assert call(channel, LOOKUP, b"", service.tokens[0]) == "OK"
 
 
-def test_reflection_needs_credentials(service: StubServicer) -> None:
+def test_reflection_needs_credentials(shared_service: StubServicer) -> None:
     ask = reflection_pb2.ServerReflectionRequest(list_services="")
-    with service.channel() as channel:
+    with shared_service.channel() as channel:
         reflect = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo
         with pytest.raises(grpc.RpcError) as caught:
             list(reflect(iter([ask]), timeout=TIMEOUT_S))
         assert isinstance(error_from_rpc(caught.value), UnauthenticatedError)
-        metadata = (("authorization", f"Bearer {service.tokens[0]}"),)
+        metadata = (("authorization", f"Bearer {shared_service.tokens[0]}"),)
         (answer,) = reflect(iter([ask]), metadata=metadata, timeout=TIMEOUT_S)
     names = {service.name for service in answer.list_services_response.service}
     assert "kernelfarm.v1.CompileService" in names
+
+
+def test_the_log_of_refused_calls_stays_small(shared_service: StubServicer) -> None:
+    service, data = shared_service, graph_of("x" * 3_000)
+    with service.channel() as channel:
+        for _ in range(400):
+            assert call(channel, COMPILE, data, service.tokens[0]) == "INVALID_ARGUMENT"
+        assert call(channel, COMPILE, graph_of("y"), service.tokens[1]) == "INVALID_ARGUMENT"
+        for _ in range(400):
+            assert call(channel, COMPILE, data) == "UNAUTHENTICATED"
+
+        def is_reported() -> bool:
+            assert call(channel, COMPILE, data) == "UNAUTHENTICATED"
+            return '"suppressed"' in service.log.read_text()
+
+        # A line of a kind may come each second; it has the number of those that may not.
+        wait_until(is_reported, TIMEOUT_S, "the number of lines that were dropped")
+    text = service.log.read_text()
+    assert len(text) < 200_000, "800 calls wrote 1.7 MB on 3c2bd51"
+    assert '"tenant": "beta"' in text, "one tenant's refusals hide no other's"
 
 
 def test_reflection_can_be_switched_off(tmp_path: Path) -> None:
@@ -273,13 +289,15 @@ def test_a_caller_keeps_its_connection_beside_idle_ones(tmp_path: Path) -> None:
         connected = len(states)
         idles = [
             stack.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
-            for _ in range(200)
+            for _ in range(160)  # more than three quarters of what the service accepts: 192
         ]
 
         def is_closed(idle: socket.socket) -> bool:
             idle.setblocking(False)
             try:
-                return not idle.recv(4096)
+                while idle.recv(4096):  # what the service sent before it closed the connection
+                    pass
+                return True
             except BlockingIOError:
                 return False
             except ConnectionError:

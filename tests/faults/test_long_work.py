@@ -22,7 +22,7 @@ from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.calls import compile_at, stub_of
 from tests.support.costly_graphs import cat_graph, long_graph, request_of
-from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.processes import is_running
 from tests.support.small_graphs import CPU, h_request
 
@@ -32,10 +32,9 @@ rows = count(1000)
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    """A farm that these tests hurt; the last one stops it."""
-    with running_farm(tmp_path_factory.mktemp("costly"), KERNELFARM_DRAIN_GRACE_S="2") as started:
-        yield started
+def farm(hurt_farm: Farm) -> Farm:
+    """The last test stops it."""
+    return hurt_farm
 
 
 def work_processes(farm: Farm, service: str) -> list[psutil.Process]:
@@ -154,7 +153,9 @@ def test_a_farm_that_is_stopped_ends_unfinished_work_within_the_grace(farm: Farm
     with compiling(farm, *cats, *long):
         wait_until(lambda: bool(busy(farm, "frontend")), TIMEOUT_S, "a child works")
         ours = [p.pid for name in ("frontend", "optimizer") for p in work_processes(farm, name)]
+        ours += [child["pid"] for child in farm.status()["children"].values()]
         assert farm.stop() == 0
+    assert farm.status()["state"] == "stopped"
     reported = (farm.data_dir / "up.log").read_text()
     assert "did not drain" not in reported, reported
     wait_until(lambda: not any(map(is_running, ours)), TIMEOUT_S, "children end with services")
