@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import logging
 import os
 import random
 import sys
@@ -51,6 +52,21 @@ def pytest_collection_finish() -> None:
     """
     gc.freeze()
     gc.set_threshold(50_000, 20, 5)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_telemetry_of_compilations() -> None:
+    """Drops what PyTorch measures and records of each compilation: no test reads it.
+
+    PyTorch flushes the processor's caches to time the guards: 30 ms. It writes records of each
+    step if a handler wants them, and pytest adds one to every logger that does not propagate.
+    """
+    if "torch" in sys.modules:
+        logging.getLogger("torch.__trace").propagate = True
+    if "torch._dynamo.guards" in sys.modules:  # importing it takes seconds
+        sys.modules["torch._dynamo.guards"].profile_guard_manager = lambda *_: 0.0
+        utils = sys.modules["torch._dynamo.utils"]
+        utils._scrubbed_inductor_config_for_logging = lambda: None
 
 
 @atexit.register

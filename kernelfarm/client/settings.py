@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -124,10 +125,18 @@ def client_settings(**overrides: object) -> ClientSettings:
         CallerError: a value is not valid; the message names it.
     """
     try:
-        return ClientSettings(**overrides)  # type: ignore[arg-type] # pydantic checks the values
+        if overrides:
+            return ClientSettings(**overrides)  # type: ignore[arg-type] # pydantic checks the values
+        return _of_environment(frozenset(os.environ.items()))
     except ValidationError as error:
         faults = (
             f"{ENV_PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']} (seen: {fault['input']!r})"
             for fault in error.errors()
         )
         raise CallerError(f"bad client settings: {'; '.join(faults)}") from error
+
+
+@lru_cache(maxsize=4)
+def _of_environment(_: frozenset[tuple[str, str]]) -> ClientSettings:
+    """Settings of one state of the environment: reading them takes milliseconds, for each graph."""
+    return ClientSettings()

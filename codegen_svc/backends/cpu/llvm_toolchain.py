@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata
@@ -15,6 +16,7 @@ from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
 LLVMLITE_REMEDY = "pip install 'llvmlite==0.50.*'"
 # Architectures whose assembler llvmlite registers when it runs on them.
 _NATIVE_ASSEMBLERS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64"}
+_TO_ESCAPE = re.compile(r'[^ -~]|["\\]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +123,4 @@ def _assemble(llvm: Any, machine: Any, asm: str, target: CodeTarget) -> bytes:
 
 
 def _escaped(text: str) -> str:
-    return "".join(c if " " <= c <= "~" and c not in '"\\' else f"\\{ord(c):02X}" for c in text)
+    return _TO_ESCAPE.sub(lambda match: f"\\{ord(match[0]):02X}", text)
