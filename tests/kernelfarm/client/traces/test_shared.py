@@ -118,24 +118,21 @@ print(json.dumps({"made": made, **counters.snapshot()}))
 """
 
 
-def test_two_processes_with_a_disk_each(fleet: Fleet) -> None:
-    """The hash seed of the second one is another than the first one's."""
-
-    def run(disk: str, **settings: str) -> dict[str, int]:
-        environment = {
-            **os.environ,
-            "KERNELFARM_ENDPOINT": fleet.endpoint,
-            "KERNELFARM_DISK_CACHE_DIR": str(fleet.folder / disk),
-            **settings,
-        }
-        done = run_python(("-c", _PROGRAM), environment)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    first = run("one", KERNELFARM_TRACE_KEY_FILE=str(fleet.keys / TRACE_KEY))
+def test_two_processes_with_a_disk_each(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is this process, whose hash seed is another one."""
+    environment = {
+        **os.environ,
+        "KERNELFARM_ENDPOINT": fleet.endpoint,
+        "KERNELFARM_DISK_CACHE_DIR": str(fleet.folder / "one"),
+        "KERNELFARM_TRACE_KEY_FILE": str(fleet.keys / TRACE_KEY),
+    }
+    done = run_python(("-c", _PROGRAM), environment)
+    assert done.returncode == 0, done.stderr
+    first = json.loads(done.stdout)
     assert (first["made"], first["warm.farm.published"]) == (1, 1)
-    fleet.meddling.calls.clear()
-    second = run("two", PYTHONHASHSEED="7")
+    fleet.machine()
+    exec(_PROGRAM, {"__name__": "__main__"})
+    second = json.loads(capsys.readouterr().out)
     assert (second["made"], second["warm.farm.hits"], second["farm.prefetched"]) == (0, 1, 1)
     assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
 
