@@ -134,7 +134,6 @@ class FarmUnderTest:
             "KERNELFARM_ADMIN_TOKEN": self.admin_token,
             "KERNELFARM_DISK_CACHE_BYTES": "0",
             "KERNELFARM_DISK_CACHE_DIR": str(self.client_disk),
-            "OMP_NUM_THREADS": "1",
         }
 
     def _environment(self) -> dict[str, str]:

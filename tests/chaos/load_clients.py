@@ -12,9 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tests.chaos.call_journal import NO_NUMBERS
 from tests.chaos.farm_under_test import FarmUnderTest
+from tests.support.torch_children import start_python
 
 MARGIN_S = 5.0
 """By how much a call may exceed its limit: on a busy machine, threads of clients wait too."""
@@ -42,10 +44,10 @@ class Call:
 
 @dataclass(frozen=True)
 class LoadProcess:
-    """A load process: its name, its command, and its additions to the environment."""
+    """A load process: its name, Python's arguments, and its additions to the environment."""
 
     name: str
-    command: tuple[str, ...]
+    arguments: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -133,14 +135,15 @@ class LoadClients:
 
     def _start(self, load: LoadProcess) -> subprocess.Popen[str]:
         with (self._folder / f"load-{load.name}.log").open("a") as log:
-            process = subprocess.Popen(
-                [*self._farm.client_prefix(), sys.executable, *load.command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**self._farm.client_environment(), **load.environment},
-            )
+            environment = {**self._farm.client_environment(), **load.environment}
+            pipe = subprocess.PIPE
+            streams: Any = {"stdin": pipe, "stdout": pipe, "stderr": log, "text": True}
+            prefix = self._farm.client_prefix()
+            if "tests.chaos.torch_load" in load.arguments and not prefix:
+                process = start_python(load.arguments, environment, **streams)
+            else:
+                command = [*prefix, sys.executable, *load.arguments]
+                process = subprocess.Popen(command, env=environment, **streams)
         thread = threading.Thread(target=self._read, args=(load.name, process), daemon=True)
         thread.start()
         self._threads.append(thread)

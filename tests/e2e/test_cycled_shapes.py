@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.farm import TIMEOUT_S, Farm
+from tests.support.torch_children import run_python
 
 # Dynamo takes the first shape as it is, then makes the size a symbol; the branch bounds the symbol
 # (above 16, at most 16), so that three shapes are three graphs.
@@ -24,7 +23,6 @@ def model(x):
     return (y * 0.75).sum(1) + x.shape[0]
 
 fast = torch.compile(model, backend="kernelfarm", options={"strict": True})
-sys.stdin.readline()
 for rows in map(int, sys.argv[1:]):
     x = torch.randn(rows, 12)
     if len(sys.argv) == 2:
@@ -35,49 +33,28 @@ print(json.dumps(counters.snapshot()))
 NAMES = ("farm.misses", "farm.hits", "disk.hits")
 
 
-class Round:
-    """A new process that runs shapes in order, once `counts` is called: until then it imports."""
-
-    def __init__(self, farm: Farm, folder: Path, *rows: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", CYCLE, *map(str, rows)],
-            env={
-                **os.environ,
-                "KERNELFARM_ENDPOINT": farm.endpoint,
-                "KERNELFARM_DISK_CACHE_DIR": str(folder),
-            },
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def counts(self) -> tuple[int, ...]:
-        """Runs the shapes; the counters NAMES."""
-        try:
-            out, errors = self._process.communicate("go\n", timeout=TIMEOUT_S)
-        finally:
-            self._process.kill()
-        assert self._process.returncode == 0, errors[-3000:]
-        counted = json.loads(out)
-        return tuple(counted.get(name, 0) for name in NAMES)
+def counts(farm: Farm, folder: Path, *rows: int) -> tuple[int, ...]:
+    """Runs shapes in order in a new process; its counters NAMES."""
+    client = {"KERNELFARM_ENDPOINT": farm.endpoint, "KERNELFARM_DISK_CACHE_DIR": str(folder)}
+    arguments = ("-c", CYCLE, *map(str, rows))
+    done = run_python(arguments, {**os.environ, **client}, timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    counted = json.loads(done.stdout)
+    return tuple(counted.get(name, 0) for name in NAMES)
 
 
 def test_three_shapes_cycled_are_all_hits_from_the_second_round(farm: Farm, tmp_path: Path) -> None:
     shapes = (24, 48, 8, 24, 48, 8)
-    first, second, third = (
-        Round(farm, tmp_path / folder, *shapes) for folder in ("one", "two", "two")
-    )
-    assert first.counts() == (3, 0, 0)
-    assert second.counts() == (0, 3, 0)
-    assert third.counts() == (0, 0, 3)
+    assert counts(farm, tmp_path / "one", *shapes) == (3, 0, 0)
+    assert counts(farm, tmp_path / "two", *shapes) == (0, 3, 0)
+    assert counts(farm, tmp_path / "two", *shapes) == (0, 0, 3)
 
 
 @pytest.mark.slow
 def test_alternating_shapes_of_a_marked_size_are_hits_in_every_new_process(
     farm: Farm, tmp_path: Path
 ) -> None:
-    first = [Round(farm, tmp_path / str(rows), rows).counts() for rows in (30, 60, 90)]
+    first = [counts(farm, tmp_path / str(rows), rows) for rows in (30, 60, 90)]
     assert first[1:] == [(0, 1, 0)] * 2  # one graph serves all three
-    again = [Round(farm, tmp_path / f"new {rows}", rows).counts() for rows in (30, 60, 90)]
+    again = [counts(farm, tmp_path / f"new {rows}", rows) for rows in (30, 60, 90)]
     assert again == [(0, 1, 0)] * 3

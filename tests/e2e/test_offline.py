@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 from kernelfarm.client.disk.tier import read_entry
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.tampering_proxy import TamperingFarm
+from tests.support.torch_children import run_python
 
 RUN = """
 import json, sys, warnings
@@ -43,15 +42,9 @@ print(json.dumps({"results": results, "warned": warned, "counted": counters.snap
 
 def process(environment: Mapping[str, str], mode: str, *models: str) -> dict[str, Any]:
     """The output of a new process that runs models, and compares each result with eager."""
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, mode, *models],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=2 * TIMEOUT_S,
-        check=True,
-    )
-    assert done.stderr == ""
+    arguments = ("-c", RUN, mode, *models)
+    done = run_python(arguments, {**os.environ, **environment}, timeout_s=2 * TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (0, "")
     reported: dict[str, Any] = json.loads(done.stdout)
     return reported
 

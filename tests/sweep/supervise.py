@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import select
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tests.support.torch_children import start_python
 from tests.sweep.records import Outcome, Record, done_line
 from tests.sweep.samples import Task
 
@@ -93,8 +93,8 @@ class _Worker:
     """One worker process and its pipes."""
 
     def __init__(self, endpoint: str) -> None:
-        arguments = [sys.executable, "-m", "tests.sweep.worker", *([endpoint] if endpoint else [])]
-        self._process = subprocess.Popen(
+        arguments = ["-m", "tests.sweep.worker", *([endpoint] if endpoint else [])]
+        self._process = start_python(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self._rest = b""

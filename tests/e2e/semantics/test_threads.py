@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +10,7 @@ from torch import nn
 
 from tests.support.farm import TIMEOUT_S
 from tests.support.like_eager import assert_same, compiled, numbers
+from tests.support.torch_children import run_python
 
 THREADS = 4
 
@@ -87,14 +85,7 @@ print("parent goes on")
 
 
 def test_a_forked_child_runs_and_compiles_with_a_warning_that_it_has_one_thread():
-    done = subprocess.run(
-        [sys.executable, "-c", FORK],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=2 * TIMEOUT_S,
-        env=dict(os.environ),
-    )
+    done = run_python(("-c", FORK), timeout_s=2 * TIMEOUT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     reported, parent = done.stdout.splitlines()
     assert "run on one thread here" in reported

@@ -1,4 +1,7 @@
-"""The commands as a user runs them: installed scripts, exit codes, and what they print."""
+"""The commands as a user runs them: installed scripts, exit codes, and what they print.
+
+Those that import PyTorch run in a process that has imported it.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typer.testing import CliRunner
 from examples.real_inputs import function_h
 from kernelfarm.cli import COMMANDS, make_app
 from tests.support.farm import TIMEOUT_S
+from tests.support.torch_children import run_python
 
 KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
@@ -31,6 +35,11 @@ def run(*command: object, **environment: str) -> subprocess.CompletedProcess[str
         timeout=2 * TIMEOUT_S,
         check=False,
     )
+
+
+def run_compile(*arguments: object) -> subprocess.CompletedProcess[str]:
+    words = (KERNELFARM, "compile", *map(str, arguments))
+    return run_python(words, {**os.environ, "COLUMNS": "120"}, timeout_s=2 * TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +76,7 @@ def test_a_file_compiles_for_four_vendors_and_is_explained(
     vendor_endpoint: str, model_file: Path, tmp_path: Path
 ) -> None:
     reference = [part for target in TARGETS for part in ("--target", target)]
-    done = run(KERNELFARM, "compile", model_file, *reference, "--out", tmp_path)
+    done = run_compile(model_file, *reference, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "stub: " in done.stdout
     programs = json.loads((tmp_path / "manifest.json").read_text())["programs"]
@@ -86,8 +95,7 @@ def test_a_file_compiles_for_four_vendors_and_is_explained(
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_missing_farm_is_one_line_with_a_hint(model_file: Path, tmp_path: Path) -> None:
-    command = ("compile", model_file, "--out", tmp_path, "--endpoint", NOBODY)
-    done = run(KERNELFARM, *command)
+    done = run_compile(model_file, "--out", tmp_path, "--endpoint", NOBODY)
     assert done.returncode == 1
     error, hint = done.stderr.strip().splitlines()
     assert NOBODY in error and "kernelfarm up" in hint

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+from tests.support.torch_children import run_python
+
 WITHIN_S = 120.0
 """For a process that imports torch on a busy machine; one that hangs takes for ever."""
 
@@ -17,6 +19,14 @@ def left():
     print("left:", names, flush=True)
 atexit.register(left)
 """
+
+
+def ended_with_torch(
+    script: str, *args: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """As `ended`, for a script that uses PyTorch."""
+    arguments = ("-c", PRINT_LEFT + script, *args)
+    return run_python(arguments, {**os.environ, **environment}, timeout_s=WITHIN_S)
 
 
 def ended(script: str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelfarm.errors import DeadlineError, UnavailableError
-from tests.kernelfarm.client.process.ended_script import ended
+from tests.kernelfarm.client.process.ended_script import ended, ended_with_torch
 from tests.support.client_process import new_process
 from tests.support.client_timeouts import set_watch_timeout
 from tests.support.farm import Farm
@@ -53,14 +53,14 @@ def test_a_process_that_is_asking_ends_and_leaves_no_thread(kind: str, tmp_path:
 
 def test_a_script_in_mode_swap_ends_while_its_program_is_asked_for(tmp_path: Path) -> None:
     with peer("settings", tmp_path) as endpoint:
-        process = ended(COMPILING, "swap", KERNELFARM_ENDPOINT=endpoint)
+        process = ended_with_torch(COMPILING, "swap", KERNELFARM_ENDPOINT=endpoint)
     assert (process.returncode, process.stderr) == (0, "")
     assert process.stdout.splitlines() == ["called", "left: []"]
 
 
 def test_a_script_that_fails_says_so_and_nothing_else(tmp_path: Path) -> None:
     with peer("closed", tmp_path) as endpoint:
-        process = ended(COMPILING + FAILING, "wait", KERNELFARM_ENDPOINT=endpoint)
+        process = ended_with_torch(COMPILING + FAILING, "wait", KERNELFARM_ENDPOINT=endpoint)
     assert process.returncode == 1
     assert process.stdout.splitlines() == ["called", "left: []"]
     warning, *_, last = process.stderr.splitlines()

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -40,6 +38,7 @@ from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.like_eager import assert_like_eager, compiled, numbers
+from tests.support.torch_children import run_python
 from tests.support.trace_machines import Fleet, counted, traces_made
 
 
@@ -119,25 +118,21 @@ print(json.dumps({"made": made, **counters.snapshot()}))
 """
 
 
-def test_two_processes_with_a_disk_each(fleet: Fleet) -> None:
-    def run(disk: str, **settings: str) -> dict[str, int]:
-        environment = {
-            **os.environ,
-            "KERNELFARM_ENDPOINT": fleet.endpoint,
-            "KERNELFARM_DISK_CACHE_DIR": str(fleet.folder / disk),
-            **settings,
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", _PROGRAM],
-            env=environment, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    first = run("one", KERNELFARM_TRACE_KEY_FILE=str(fleet.keys / TRACE_KEY))
+def test_two_processes_with_a_disk_each(fleet: Fleet, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is this process, whose hash seed is another one."""
+    environment = {
+        **os.environ,
+        "KERNELFARM_ENDPOINT": fleet.endpoint,
+        "KERNELFARM_DISK_CACHE_DIR": str(fleet.folder / "one"),
+        "KERNELFARM_TRACE_KEY_FILE": str(fleet.keys / TRACE_KEY),
+    }
+    done = run_python(("-c", _PROGRAM), environment)
+    assert done.returncode == 0, done.stderr
+    first = json.loads(done.stdout)
     assert (first["made"], first["warm.farm.published"]) == (1, 1)
-    fleet.meddling.calls.clear()
-    second = run("two")
+    fleet.machine()
+    exec(_PROGRAM, {"__name__": "__main__"})
+    second = json.loads(capsys.readouterr().out)
     assert (second["made"], second["warm.farm.hits"], second["farm.prefetched"]) == (0, 1, 1)
     assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
 
