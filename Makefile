@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 ASCEND := $(VENV)/share/kernelfarm/triton-ascend
 GENERATED := kernelfarm/v1 kernelfarm/internal
+# Bytecode is kept, also where the environment forbids it: else each process of a farm compiles all
+# modules that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .PHONY: help setup demo test test-times test-v3 goldens servers lint types protos docs bench clean
@@ -30,10 +33,8 @@ demo: setup ## Start a farm on loopback, compile real models for every vendor, c
 
 # Two processes share the tests by groups (tests/support/xdist_groups.py), the longest group first.
 # Their OpenMP threads must not spin: both use all cores.
-# Python may keep bytecode, also where the environment forbids it: else each process of each farm
-# compiles the modules that it imports.
 TEST_JOBS ?= 2
-PYTEST := PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadgroup --no-loadscope-reorder
 
 test: setup ## Run the default test suite; as root, install the tools that it checks binaries with.
 	@.ci/third_party_tools
