@@ -76,12 +76,14 @@ async def test_a_flood_of_one_tenant_delays_another_by_few_jobs(
 
         # Another tenant is active: of one worker process the flood holds one position.
         await build(request_of("default/beta", fresh_kernel(f"plain_{is_warm_up}")))
-        queued = events(codegen, "job_queued")
+        queued, waiting = events(codegen, "job_queued"), events(codegen, "job_waiting")
         flooding = asyncio.create_task(
             build(request_of("default/acme", *map(fresh_kernel, flood), is_warm_up=is_warm_up))
         )
         compiled = [await blocked_job(codegen)]
-        await until(lambda: events(codegen, "job_waiting") >= FLOOD - 1, "jobs that wait")
+        await until(lambda: events(codegen, "job_waiting") >= waiting + FLOOD - 1, "jobs that wait")
+        # The worker may begin a job before the edge has logged it.
+        await until(lambda: events(codegen, "job_queued") > queued, "a job of the flood")
         assert events(codegen, "job_queued") == queued + 1
         other = asyncio.create_task(build(request_of("default/beta", fresh_kernel(late))))
         await until(lambda: events(codegen, "job_queued") == queued + 2, "the other tenant's job")
