@@ -10,7 +10,7 @@ GENERATED := kernelfarm/v1 kernelfarm/internal
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test test-times test-v3 goldens servers lint types protos docs bench clean
+.PHONY: help setup demo test test-thorough test-times test-v3 goldens servers lint types protos docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -39,6 +39,9 @@ PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n $(TEST_JOBS) --dist
 test: setup ## Run the default test suite; as root, install the tools that it checks binaries with.
 	@.ci/third_party_tools
 	$(PYTEST) $(PYTEST_ARGS)
+
+test-thorough: setup ## Run the sweeps, and property tests with three times as many examples.
+	KERNELFARM_TEST_EXAMPLES=all $(BIN)/python -m pytest -m 'slow or not slow' $(PYTEST_ARGS)
 
 test-times: PYTEST_ARGS += --durations=40 --durations-min=2
 test-times: test ## Run the default test suite, and list the slowest tests.

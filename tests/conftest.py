@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.examples import examples
 from tests.support.farm import TIMEOUT_S
 
 pytest_plugins = [
@@ -28,7 +29,10 @@ pytest_plugins = [
 
 # Property tests take as long as they need: the machine may be slow or busy.
 settings.register_profile(
-    "no-deadline", deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+    "no-deadline",
+    deadline=None,
+    max_examples=examples(60),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("no-deadline")
 

@@ -15,6 +15,7 @@ from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Graph, Ref, TensorType, tensor_type_of
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import parse_kernel
+from tests.support.examples import examples
 from tests.support.ir_strategies import KERNEL_FILES, captured_graphs
 
 TARGET = "cuda:sm_90a"
@@ -27,7 +28,7 @@ def key_of(graph: Graph) -> bytes:
     return program_key(graph, TARGET, OPTIONS)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(captured_graphs(), words, st.integers(0, 63), st.permutations(OPTIONS))
 def test_paths_ranks_names_hints_and_the_order_of_options_keep_the_key(
     graph: Graph, word: str, rank: int, options: list[tuple[str, str]]
@@ -129,7 +130,7 @@ def symbols_of(kind: TensorType | None) -> set[str]:
     return set() if kind is None else {n for extent in kind.shape for n in extent.symbols}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(captured_graphs(), st.sampled_from(CHANGES), st.integers(0, 9))
 def test_every_change_of_meaning_changes_the_key(
     graph: Graph, change: Callable[[Graph, int], Graph], at: int
@@ -138,7 +139,7 @@ def test_every_change_of_meaning_changes_the_key(
     assert key_of(change(graph, at)) != key_of(graph)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(captured_graphs(), words, words)
 def test_targets_and_options_change_the_key(graph: Graph, name: str, value: str) -> None:
     keys = {
@@ -151,7 +152,7 @@ def test_targets_and_options_change_the_key(graph: Graph, name: str, value: str)
     assert program_keys(graph, (TARGET,), OPTIONS) == {TARGET: key_of(graph)}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(captured_graphs(), st.sampled_from(CHANGES), st.integers(0, 9))
 def test_the_parts_of_a_key_differ_where_the_key_does(
     graph: Graph, change: Callable[[Graph, int], Graph], at: int
@@ -164,7 +165,7 @@ def test_the_parts_of_a_key_differ_where_the_key_does(
     assert program_identity(graph, OPTIONS).parts("cpu:x") == {**parts, "target": "cpu:x"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(KERNEL_FILES), words, st.randoms(use_true_random=False))
 def test_a_kernels_names_keep_its_key_and_its_statements_do_not(
     path: object, word: str, random: Random

@@ -11,6 +11,7 @@ from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
+from tests.support.examples import examples
 from tests.support.random_graphs import Case, cases, run_extern
 
 TARGET = target_facts("cpu:x86-64-v3")
@@ -20,13 +21,13 @@ NO_DEADLINE = settings(
 
 
 @given(case=cases())
-@settings(NO_DEADLINE, max_examples=250)
+@settings(NO_DEADLINE, max_examples=examples(250))
 def test_a_static_program_computes_what_its_graph_means(case: Case) -> None:
     _check(case)
 
 
 @given(case=cases(symbolic=True))
-@settings(NO_DEADLINE, max_examples=200)
+@settings(NO_DEADLINE, max_examples=examples(200))
 def test_a_symbolic_program_computes_what_its_graph_means(case: Case) -> None:
     _check(case)
 

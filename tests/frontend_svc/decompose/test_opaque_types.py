@@ -30,6 +30,7 @@ from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_from_proto, graph_to_proto, plan_from_proto, plan_to_proto
 from optimizer_svc.pipeline import optimize
 from tests.support.captured_graphs import one_node_graph
+from tests.support.examples import examples
 from tests.support.small_graphs import tensor
 
 Array = npt.NDArray[Any]
@@ -161,7 +162,7 @@ def _meant(case: Case) -> list[Array]:
 
 
 @given(case=cases())
-@settings(NO_DEADLINE, max_examples=150)
+@settings(NO_DEADLINE, max_examples=examples(150))
 def test_graphs_that_mix_opaque_values_and_prims_mean_the_same_after_every_stage(
     case: Case,
 ) -> None:
@@ -188,7 +189,7 @@ def _assert_same(found: Sequence[Any], expected: Sequence[Array]) -> None:
 
 
 @given(case=cases())
-@settings(NO_DEADLINE, max_examples=50)
+@settings(NO_DEADLINE, max_examples=examples(50))
 def test_every_node_with_an_opaque_tensor_is_extern_with_a_reason(
     case: Case,
 ) -> None:

@@ -22,6 +22,7 @@ from kernelfarm.ir.graph_ir import (
     contiguous_strides,
 )
 from kernelfarm.ir.interpret import run_graph
+from tests.support.examples import examples
 
 
 def tensor(shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> TensorType:
@@ -80,7 +81,7 @@ def windows(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 
 @given(window=windows(), is_transposed=st.booleans())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 def test_any_window_within_a_dense_value_is_a_view(
     window: tuple[tuple[int, ...], tuple[int, ...], int], *, is_transposed: bool
 ) -> None:

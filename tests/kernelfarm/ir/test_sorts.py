@@ -16,6 +16,7 @@ from kernelfarm.ir.text import parse_kernel, print_kernel
 from kernelfarm.ir.verify import verify_graph, verify_kernel
 from kernelfarm.wire import kernel_from_proto, kernel_to_proto
 from tests.kernelfarm.ir.single_prim import TIES, WITH_NAN, graph_of
+from tests.support.examples import examples
 
 ZEROS = torch.tensor([[0.0, -0.0, 0.0], [-0.0, 0.0, torch.nan], [torch.inf, -torch.inf, -0.0]])
 INPUTS = {
@@ -61,7 +62,7 @@ def test_an_order_of_a_bad_axis_or_without_a_direction_is_refused() -> None:
         graph_of("argsort", [TIES], {"dim": 0, "descending": 1})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.lists(
         st.lists(

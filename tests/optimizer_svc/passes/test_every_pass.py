@@ -16,6 +16,7 @@ from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.verify import verify_graph
 from optimizer_svc.ir.renaming import with_values
 from optimizer_svc.pipeline import PASSES, Pass
+from tests.support.examples import examples
 from tests.support.random_graphs import Case, cases, run_extern
 from tests.support.random_updates import updating_cases
 
@@ -60,7 +61,7 @@ def graphs_with_inputs(draw: st.DrawFn) -> Case:
     suppress_health_check=list(HealthCheck),
     derandomize=True,
     print_blob=True,
-    max_examples=80,
+    max_examples=examples(80),
 )
 def test_a_pass_over_graphs_keeps_the_meaning_and_is_done_after_one_run(
     step: Pass, case: Case

@@ -18,6 +18,7 @@ from kernelfarm.ir.verify import verify_kernel, verify_program
 from kernelfarm.targets import TargetFacts, TwoPassLimits, all_targets, target_facts
 from optimizer_svc.kernels.guided_sums import find_guided_sums, in_one_pass
 from optimizer_svc.pipeline import OptimizeResult, optimize
+from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.loop_kernels.guided import LAYOUTS, statistic
 from tests.support.optimizer_passes import SOFTMAX, before_and_after
@@ -215,7 +216,7 @@ def test_operators_become_one_pass_and_keep_their_meaning(name: str, is_symbolic
     seed=st.integers(0, 2**32 - 1),
     center=st.sampled_from((0.0, 30.0, 1e4)),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_rewritten_kernel_keeps_its_meaning_and_is_no_less_exact(
     op: str, layout: str, width: int, odd: list[float], seed: int, center: float
 ) -> None:

@@ -17,6 +17,7 @@ from kernelfarm.ir.graph_ir import Graph, Ref, SizeSymbol, TensorType, Update
 from kernelfarm.ir.interpret import run_graph, run_program
 from kernelfarm.ir.loop_ir import Compute, Kernel, Store
 from kernelfarm.ir.program_ir import BufferKind, Program
+from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import (
@@ -419,6 +420,6 @@ def _after(draw: Draw, make: Maker, joined: int) -> int:
 
 
 @given(graph=graphs(), size=st.integers(0, 6))
-@settings(NO_DEADLINE, max_examples=120)
+@settings(NO_DEADLINE, max_examples=examples(120))
 def test_a_program_computes_what_its_graph_means(graph: Graph, size: int) -> None:
     checked(graph, size)

@@ -21,6 +21,7 @@ from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.wire.graph import graph_from_proto, graph_to_proto
 from optimizer_svc.pipeline import optimize
+from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import TARGET, launches
@@ -283,7 +284,7 @@ def test_updates_are_part_of_the_text_and_of_the_wire_format() -> None:
     suppress_health_check=list(HealthCheck),
     derandomize=True,
     print_blob=True,
-    max_examples=200,
+    max_examples=examples(200),
 )
 def test_a_program_that_updates_its_inputs_computes_what_its_graph_means(case: Case) -> None:
     expected = run_graph(case.graph, case.inputs, run_extern)

@@ -14,6 +14,7 @@ from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run
+from tests.support.examples import examples
 from tests.support.random_graphs import Case, cases, run_extern
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
@@ -57,13 +58,13 @@ def _check_case(case: Case) -> None:
 
 
 @given(case=cases())
-@settings(NO_DEADLINE, max_examples=40)
+@settings(NO_DEADLINE, max_examples=examples(40))
 def test_static_kernels_run_compiled_as_interpreted(case: Case) -> None:
     _check_case(case)
 
 
 @given(case=cases(symbolic=True))
-@settings(NO_DEADLINE, max_examples=40)
+@settings(NO_DEADLINE, max_examples=examples(40))
 def test_symbolic_kernels_run_compiled_as_interpreted(case: Case) -> None:
     _check_case(case)
 

@@ -13,6 +13,7 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_kernel
 from tests.support.compiled_kernels import NUMPY, both, built, run, stage_text
+from tests.support.examples import examples
 from tests.support.loop_kernels.sorts import AMONG_OTHERS, row_elements
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
@@ -46,7 +47,7 @@ def test_a_compiled_sort_equals_the_interpreter(dtype: DType, order: str, is_col
         both(kernel, {"in0": x, "out0": out}, {"rows": 7, "width": width})
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=80))
 def test_whole_integers_of_64_bits_are_compared(row: list[int]) -> None:
     x, out = np.array(row, np.int64), np.zeros(len(row), np.int64)

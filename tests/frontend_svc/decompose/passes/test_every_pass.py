@@ -13,6 +13,7 @@ from frontend_svc.decompose.pipeline import PASSES
 from frontend_svc.decompose.rewriting import RewritePass
 from kernelfarm.ir.interpret import run_graph
 from kernelfarm.ir.verify import verify_graph
+from tests.support.examples import examples
 from tests.support.random_graphs import Case, cases, run_extern
 
 
@@ -31,7 +32,7 @@ def test_each_pass_has_a_test_module_with_a_golden(step: RewritePass) -> None:
     suppress_health_check=list(HealthCheck),
     derandomize=True,
     print_blob=True,
-    max_examples=80,
+    max_examples=examples(80),
 )
 def test_a_pass_keeps_the_meaning(step: RewritePass, case: Case) -> None:
     changed = step.rewrite(case.graph, case.graph).graph

@@ -16,6 +16,7 @@ from kernelfarm.client.farm.cache_client import WatchEvent
 from kernelfarm.client.farm.invalidation_state import SETTLING_S, InvalidationState, initial_state
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import BlobRef, Manifest, Space
+from tests.support.examples import examples
 
 TAGS = st.sampled_from(["op:a", "op:b", "model:m"])
 GATEWAY_LAG_S = 3.0
@@ -147,7 +148,9 @@ class Clients(RuleBasedStateMachine):
             assert not (is_served and self.is_dead(kept.manifest, tags, self.now_s))
 
 
-Clients.TestCase.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+Clients.TestCase.settings = settings(
+    max_examples=examples(200), stateful_step_count=20, deadline=None
+)
 TestNoClientServesWhatWasInvalidated = Clients.TestCase
 
 
