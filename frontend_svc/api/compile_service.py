@@ -28,7 +28,7 @@ from kernelfarm.service.tenants.identity import CACHE_USERS, Identity, Role, cur
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceServicer
-from kernelfarm.wire.embedded import field_number
+from kernelfarm.wire.embedded import field_tag
 from kernelfarm.wire.manifest import key_to_proto
 
 SERVICE_NAME = "kernelfarm.v1.CompileService"
@@ -38,8 +38,8 @@ _OUTCOMES = {
     CacheOutcome.MERGED: api.CACHE_OUTCOME_MERGED,
 }
 
-_PROGRAM_OF_EVENT = field_number(api.CompileResponse, "program")
-_PROGRAM_OF_LOOKUP = field_number(api.LookupResponse, "program")
+_PROGRAM_OF_EVENT = field_tag(api.CompileResponse, "program")
+_PROGRAM_OF_LOOKUP = field_tag(api.LookupResponse, "program")
 
 Context = grpc.aio.ServicerContext[object, object]
 

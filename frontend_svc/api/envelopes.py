@@ -147,10 +147,10 @@ def graph_of(
     return b"".join(pieces) if pieces else None
 
 
-def with_envelopes(add: Callable[[Any], None]) -> Callable[[grpc.aio.Server], None]:
+def with_envelopes(add: Callable[[Any], None]) -> Callable[[Any], None]:
     """Registers a service as `add` does, but with envelopes for requests that carry graphs."""
 
-    def add_to(server: grpc.aio.Server) -> None:
+    def add_to(server: Any) -> None:
         add(_Registrar(server))
 
     return add_to
@@ -168,8 +168,6 @@ class _Registrar:
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         """Registers a service's methods."""
         changed = {name: _with_envelope(service, name, found) for name, found in handlers.items()}
-        generic = grpc.method_handlers_generic_handler(service, changed)
-        self._server.add_generic_rpc_handlers((generic,))
         self._server.add_registered_method_handlers(service, changed)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from frontend_svc.cache.tiered_programs import CacheTier, SelectedVariant
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
-from kernelfarm.wire.embedded import embedded, field_number
+from kernelfarm.wire.embedded import embedded, field_tag
 
-_SIGNED = field_number(api.ProgramResult, "signed")
-_MANIFEST = field_number(manifest_pb2.SignedVariant, "manifest")
-_CONTENT = field_number(manifest_pb2.SignedVariant, "content")
+_SIGNED = field_tag(api.ProgramResult, "signed")
+_MANIFEST = field_tag(manifest_pb2.SignedVariant, "manifest")
+_CONTENT = field_tag(manifest_pb2.SignedVariant, "content")
 
-_KEY = field_number(api.ProgramResult, "key")
+_KEY = field_tag(api.ProgramResult, "key")
 
 _HITS = {
     tier: api.ProgramResult(outcome=api.CACHE_OUTCOME_HIT, tier=number).SerializeToString()
@@ -23,27 +23,27 @@ _HITS = {
 """The fields of a hit, serialized once: a gateway serves thousands a second."""
 
 
-def hit_message(field: int, found: SelectedVariant, *, wants_signed: bool) -> bytes:
-    """A serialized message with a hit as the field of this number."""
-    return _message(field, found, _HITS[found.tier], wants_signed=wants_signed)
+def hit_message(tag: bytes, found: SelectedVariant, *, wants_signed: bool) -> bytes:
+    """A serialized message with a hit as the field with this tag."""
+    return _message(tag, found, _HITS[found.tier], wants_signed=wants_signed)
 
 
 def program_message(
-    field: int, found: SelectedVariant, result: api.ProgramResult, *, wants_signed: bool
+    tag: bytes, found: SelectedVariant, result: api.ProgramResult, *, wants_signed: bool
 ) -> bytes:
-    """A serialized message with a program as the field of this number.
+    """A serialized message with a program as the field with this tag.
 
     The program has the fields of `result`, and either the signed variant or the stored fields.
     """
-    return _message(field, found, result.SerializeToString(), wants_signed=wants_signed)
+    return _message(tag, found, result.SerializeToString(), wants_signed=wants_signed)
 
 
-def _message(field: int, found: SelectedVariant, result: bytes, *, wants_signed: bool) -> bytes:
+def _message(tag: bytes, found: SelectedVariant, result: bytes, *, wants_signed: bool) -> bytes:
     variant = found.variant
     if not wants_signed:
-        return b"".join(embedded(field, variant.content, result))
+        return b"".join(embedded(tag, variant.content, result))
     key = embedded(_KEY, variant.manifest.key)
     manifest = embedded(_MANIFEST, variant.manifest_bytes)
     content = embedded(_CONTENT, variant.content)
     signed = embedded(_SIGNED, *manifest, *content)
-    return b"".join(embedded(field, result, *key, *signed))
+    return b"".join(embedded(tag, result, *key, *signed))

@@ -28,12 +28,12 @@ from kernelfarm.v1 import compile_service_pb2 as compile_api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as api
 from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceServicer
-from kernelfarm.wire.embedded import field_number
+from kernelfarm.wire.embedded import field_tag
 from kernelfarm.wire.manifest import facts_from_proto
 
 TRACE_SERVICE = "kernelfarm.v1.TraceService"
 
-_PROGRAM_OF_PART = field_number(api.LookupTraceResponse, "program")
+_PROGRAM_OF_PART = field_tag(api.LookupTraceResponse, "program")
 _OUTCOMES = {
     PutTraceStatus.OK: api.PUT_TRACE_OUTCOME_STORED,
     PutTraceStatus.PRESENT: api.PUT_TRACE_OUTCOME_PRESENT,

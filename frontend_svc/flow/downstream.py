@@ -22,7 +22,7 @@ from kernelfarm.internal.v1 import (
 from kernelfarm.service.channels import translated_errors
 from kernelfarm.signing import Manifest
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
-from kernelfarm.wire.embedded import embedded, field_number
+from kernelfarm.wire.embedded import embedded, field_tag
 from kernelfarm.wire.program_result import KernelArtifacts
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ _RESTART_S = 10.0
 _RETRY_INTERVAL_S = 0.2
 
 _OPTIMIZE = "/kernelfarm.internal.v1.OptimizerService/Optimize"
-_GRAPH = field_number(optimizer_service_pb2.OptimizeRequest, "graph")
+_GRAPH = field_tag(optimizer_service_pb2.OptimizeRequest, "graph")
 
 
 @dataclass(frozen=True, slots=True)

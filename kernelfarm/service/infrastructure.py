@@ -12,6 +12,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from kernelfarm.errors import KernelfarmError, NoMessageError, error_facts
+from kernelfarm.service.collector import Collector
 from kernelfarm.service.inbound.unauthenticated import UnauthenticatedCalls
 from kernelfarm.service.malformed import parser_of
 from kernelfarm.service.refuse import end_with
@@ -30,12 +31,14 @@ def wrap_infrastructure(
     method: str,
     access: AccessControl | None,
     unauthenticated: UnauthenticatedCalls,
+    collector: Collector,
 ) -> Handler:
     """Wraps a handler of one of gRPC's own methods within the limits of unauthenticated calls."""
     parse = parser_of(handler.request_deserializer)
     serialize = handler.response_serializer
 
     async def receive(context: Context) -> Any:
+        collector.count()
         body = await unauthenticated.take(context)
         body.release()  # it is small, and handled at once
         return parse(body.pop())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -47,19 +47,21 @@ _HELD_BYTES = 512 * 1024 * 1024
 
 # In quotes: these classes are generic for the type checker only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
-Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]]"
 
 
-class EdgeInterceptor(grpc.aio.ServerInterceptor):
-    """Identifies callers, receives request bodies, translates errors to gRPC status, logs calls.
+class EdgeRegistrar:
+    """Takes the place of a server in the functions that add services, and wraps each method.
 
-    Without `access` every caller is served. The body of a request is received after its caller was
-    identified: each method is registered as one that streams requests, which is the same on the
-    wire, and its behavior reads the message itself.
+    The wrapped methods identify callers, receive request bodies, translate errors to gRPC status
+    and log calls. Without `access` every caller is served. The body of a request is received after
+    its caller was identified: each method is registered as one that streams requests, which is the
+    same on the wire, and its behavior reads the message itself. An interceptor could do this too,
+    but it would run for each call.
     """
 
     def __init__(
         self,
+        server: grpc.aio.Server,
         access: AccessControl | None = None,
         call_log: CallLog | None = None,
         limits: InboundLimits | None = None,
@@ -72,29 +74,29 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
             Inbound(limits),
             UnauthenticatedCalls(limits),
             connections or Connections(_CONNECTIONS),
+            Collector(),
         )
-        self._collector = Collector()
-        self._wrapped: dict[str, Handler] = {}
+        self._server = server
 
-    async def intercept_service(
-        self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> Handler | None:
-        """The wrapped handler of a method."""
-        self._collector.count()
-        method = handler_call_details.method
-        if (wrapped := self._wrapped.get(method)) is not None:
-            return wrapped
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Does nothing: the same handlers are registered by name."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Handler]) -> None:
+        """Registers the methods of a service."""
+        wrapped = {
+            name: self._wrap(handler, f"/{service}/{name}") for name, handler in handlers.items()
+        }
+        generic = grpc.method_handlers_generic_handler(service, wrapped)
+        self._server.add_generic_rpc_handlers((generic,))
+        self._server.add_registered_method_handlers(service, wrapped)
+
+    def _wrap(self, handler: Handler, method: str) -> Handler:
+        edge = self._edge
         if method.startswith(_INFRASTRUCTURE):
-            wrapped = wrap_infrastructure(
-                handler, method, self._edge.access, self._edge.unauthenticated
+            return wrap_infrastructure(
+                handler, method, edge.access, edge.unauthenticated, edge.collector
             )
-        else:
-            wrapped = _wrap(handler, method, self._edge)
-        self._wrapped[method] = wrapped
-        return wrapped
+        return _wrap(handler, method, edge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class Edge:
     inbound: Inbound
     unauthenticated: UnauthenticatedCalls
     connections: Connections
+    collector: Collector
 
 
 def _wrap(handler: Handler, method: str, edge: Edge) -> Handler:
@@ -188,6 +191,7 @@ class _Call:
     def __init__(self, edge: Edge, method: str, context: ServicerContext[Any, Any]) -> None:
         self._started_s = time.monotonic()
         self._edge = edge
+        edge.collector.count()
         self._method = method
         self._context = context
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())

@@ -6,17 +6,18 @@ import asyncio
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.inbound.connections import Connections
 from kernelfarm.service.inbound.server_limits import inbound_limits, max_connections, server_options
-from kernelfarm.service.interceptors import EdgeInterceptor
+from kernelfarm.service.interceptors import EdgeRegistrar
 from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.limits import limit
 from kernelfarm.service.logs.logger import get_logger
@@ -34,7 +35,7 @@ class ServiceRegistration:
     """
 
     service_name: str
-    add: Callable[[grpc.aio.Server], None]
+    add: Callable[[Any], None]  # called with an `EdgeRegistrar`
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +95,17 @@ async def start_server(
     options = server_options(settings, is_shared=any(listener.is_shared for listener in opened))
     call_log = CallLog(logs_each=settings.log_level == "debug")
     connections = Connections(max_connections(settings))
-    edge = EdgeInterceptor(access, call_log, inbound_limits(settings, access), connections)
-    server = grpc.aio.server(interceptors=[edge], options=options)
+    server = grpc.aio.server(options=options)
+    edge = EdgeRegistrar(server, access, call_log, inbound_limits(settings, access), connections)
     health = HealthServicer()
     names = [registration.service_name for registration in registrations]
     for registration in registrations:
-        registration.add(server)
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
+        registration.add(edge)
+    health_pb2_grpc.add_HealthServicer_to_server(health, edge)
     if settings.reflection:
         described = [*names, "grpc.health.v1.Health", reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(described, server)
+        servicer = reflection.aio.ReflectionServicer(described)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, edge)
     addresses = tuple(_bind(server, listener) for listener in opened)
     await server.start()
     for name in names:

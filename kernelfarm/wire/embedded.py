@@ -14,15 +14,15 @@ _LOW_BITS, _MORE = 0x7F, 0x80
 _SHORT = tuple(bytes((value,)) for value in range(_MORE))
 
 
-def field_number(message: type[Message], name: str) -> int:
-    """The number of a field of a message."""
-    return int(message.DESCRIPTOR.fields_by_name[name].number)
+def field_tag(message: type[Message], name: str) -> bytes:
+    """The first bytes of a serialized field of bytes or of a message: its number and wire type."""
+    number = int(message.DESCRIPTOR.fields_by_name[name].number)
+    return _varint(number << 3 | _LENGTH_DELIMITED)
 
 
-def embedded(number: int, *parts: bytes) -> tuple[bytes, ...]:
-    """A serialized field of bytes or of a message, from the parts of its content."""
-    size = sum(map(len, parts))
-    return (_varint(number << 3 | _LENGTH_DELIMITED) + _varint(size), *parts)
+def embedded(tag: bytes, *parts: bytes) -> tuple[bytes, ...]:
+    """A serialized field with this tag, from the parts of its content."""
+    return (tag + _varint(sum(map(len, parts))), *parts)
 
 
 def _varint(value: int) -> bytes:

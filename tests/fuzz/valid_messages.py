@@ -23,7 +23,7 @@ from kernelfarm.v1 import cache_service_pb2 as cache
 from kernelfarm.v1 import compile_service_pb2 as compiles
 from kernelfarm.v1 import graph_pb2, manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as traces
-from kernelfarm.wire.embedded import embedded, field_number
+from kernelfarm.wire.embedded import embedded, field_tag
 from kernelfarm.wire.manifest import manifest_to_proto
 from tests.fuzz.corpus import seeds
 from tests.fuzz.messages import message_class
@@ -147,7 +147,7 @@ def _optimize() -> Iterator[Message]:
     for data in seeds("kernelfarm.v1.Graph", "prims"):
         envelope = optimizer.OptimizeRequest(target=CPU, request_id="fuzz").SerializeToString()
         yield optimizer.OptimizeRequest.FromString(
-            envelope + b"".join(embedded(field_number(optimizer.OptimizeRequest, "graph"), data))
+            envelope + b"".join(embedded(field_tag(optimizer.OptimizeRequest, "graph"), data))
         )
 
 

@@ -80,7 +80,7 @@ class Inbound:
         if not self._receive_slots.try_acquire(sender, now_s):
             await self._receive_slots.acquire(sender)
             now_s = loop.time()
-        body = RequestBody(self, sender)
+        body = RequestBody(self, sender, asyncio.current_task(loop))
         self._arriving[body] = now_s
         if not self._is_watching:
             self._is_watching = True
@@ -194,12 +194,12 @@ class RequestBody:
         "sender",
     )
 
-    def __init__(self, inbound: Inbound, sender: str) -> None:
+    def __init__(self, inbound: Inbound, sender: str, task: asyncio.Task[object] | None) -> None:
         self._inbound = inbound
         self._data: bytes | None = None
         self._error: Exception | None = None
         self._size_bytes = 0
-        self._task = asyncio.current_task()
+        self._task = task
         self.sender = sender
         self.is_late = False
         self.is_slow = False

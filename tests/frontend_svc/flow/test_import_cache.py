@@ -23,7 +23,7 @@ from kernelfarm.errors import (
 )
 from kernelfarm.service.process_pool.limits import MIB
 from kernelfarm.v1 import graph_pb2
-from kernelfarm.wire.embedded import embedded, field_number
+from kernelfarm.wire.embedded import embedded, field_tag
 from tests.frontend_svc.flow.jobs import OPTIONS, job_of, part_of
 from tests.frontend_svc.flow.work_processes import cpu_work
 from tests.support.small_graphs import CPU, h_graph, h_request
@@ -108,10 +108,10 @@ async def test_a_graph_that_spends_its_budget_is_refused_from_the_cache_for_a_wh
 
 async def test_a_message_that_needs_too_much_memory_is_refused_with_the_limit() -> None:
     number = graph_pb2.Argument(integer=1).SerializeToString()
-    items = b"".join(embedded(field_number(graph_pb2.ArgumentList, "items"), number))
-    listed = b"".join(embedded(field_number(graph_pb2.Argument, "list"), items * 7_000_000))
-    node = b"".join(embedded(field_number(graph_pb2.Node, "args"), listed))
-    graph = b"".join(embedded(field_number(graph_pb2.Graph, "nodes"), node))
+    items = b"".join(embedded(field_tag(graph_pb2.ArgumentList, "items"), number))
+    listed = b"".join(embedded(field_tag(graph_pb2.Argument, "list"), items * 7_000_000))
+    node = b"".join(embedded(field_tag(graph_pb2.Node, "args"), listed))
+    graph = b"".join(embedded(field_tag(graph_pb2.Graph, "nodes"), node))
     assert len(graph) < 32 * MIB
     limits = {"max_work_memory_bytes": 512 * MIB, "max_work_steps": 10**9}
     async with cpu_work(**limits) as cpu:

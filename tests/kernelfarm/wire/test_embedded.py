@@ -6,7 +6,7 @@ import pytest
 
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
-from kernelfarm.wire.embedded import embedded, field_number
+from kernelfarm.wire.embedded import embedded, field_tag
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_384, 3_000_000])
@@ -16,15 +16,15 @@ def test_parts_make_the_message_that_the_library_makes(size: int) -> None:
     expected = api.LookupResponse(program=api.ProgramResult(key=b"k" * 32, signed=signed))
     parts = (
         *embedded(
-            field_number(manifest_pb2.SignedVariant, "manifest"),
+            field_tag(manifest_pb2.SignedVariant, "manifest"),
             manifest.SerializeToString(),
         ),
-        *embedded(field_number(manifest_pb2.SignedVariant, "content"), bytes(size)),
+        *embedded(field_tag(manifest_pb2.SignedVariant, "content"), bytes(size)),
     )
-    program = embedded(field_number(api.ProgramResult, "signed"), *parts)
+    program = embedded(field_tag(api.ProgramResult, "signed"), *parts)
     key = api.ProgramResult(key=b"k" * 32).SerializeToString()
-    number = field_number(api.LookupResponse, "program")
-    written = b"".join(embedded(number, key, *program))
+    tag = field_tag(api.LookupResponse, "program")
+    written = b"".join(embedded(tag, key, *program))
     assert api.LookupResponse.FromString(written) == expected
 
 
