@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from frontend_svc.cache.tiered_programs import Caller
+from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, Caller
 from frontend_svc.flow.compile_options import CompileOptions
 from kernelfarm.signing.tags import model_tag
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -18,6 +18,8 @@ def caller_of(model: str, facts: manifest_pb2.CallerFacts) -> Caller:
     Raises:
         CallerError: the model's name has characters that no tag may contain.
     """
+    if not model and not facts.ByteSize():
+        return UNKNOWN_CALLER
     return Caller((model_tag(model),) if model else (), facts_from_proto(facts))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from frontend_svc.cache.gateway_tier import GatewayTier
 from kernelfarm.cache import Epoch, KernelCache, SigningPolicy, StoredVariant
@@ -21,8 +21,7 @@ class CacheTier(enum.Enum):
     STORE = "store"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """A caller: its own tags (its model), and its facts."""
 
     tags: tuple[str, ...] = ()
@@ -33,16 +32,14 @@ UNKNOWN_CALLER = Caller()
 """A caller that names no model and states no facts."""
 
 
-@dataclass(frozen=True, slots=True)
-class SelectedVariant:
+class SelectedVariant(NamedTuple):
     """The variant whose guard holds for the caller."""
 
     variant: StoredVariant
     tier: CacheTier
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramLookup:
+class ProgramLookup(NamedTuple):
     """The result of a look-up, and the stamp of the entry."""
 
     program: SelectedVariant | None
@@ -182,4 +179,8 @@ def fitting_variant(
     variants: tuple[StoredVariant, ...], facts: CallerFacts
 ) -> StoredVariant | None:
     """The first variant whose guard holds."""
-    return next((v for v in variants if first_failing(v.manifest.guard, facts) is None), None)
+    for variant in variants:
+        guard = variant.manifest.guard
+        if not guard or first_failing(guard, facts) is None:
+            return variant
+    return None

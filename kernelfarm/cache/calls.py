@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelfarm.cache import script_declarations as lua
 from kernelfarm.cache.limits import (
@@ -38,8 +38,7 @@ _TRANSIENT = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
 """The statuses of failures that do not depend on the program or kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class LookupCall:
+class LookupCall(NamedTuple):
     """A transaction that runs `lookup.lua` and reads the entry.
 
     `writes` is True if the script writes in any case, so that a server that became a replica
@@ -59,7 +58,7 @@ class LookupCall:
         if word != "hit":
             return LookupResult((), word, rest[0].decode(), *at)
         fields = stored if isinstance(stored, dict) else dict(zip(*[iter(stored)] * 2, strict=True))
-        return LookupResult(tuple(stored_variant(fields, id) for id in rest), word, "", *at)
+        return LookupResult(tuple([stored_variant(fields, id) for id in rest]), word, "", *at)
 
 
 @dataclass(frozen=True)

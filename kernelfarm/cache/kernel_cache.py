@@ -167,8 +167,8 @@ class KernelCache:
                 if self._calls.may_write:
                     await self._drop(key, variant, counter_of(error))
         if verified:
-            return replace(found, variants=tuple(verified))
-        return replace(found, variants=(), reason="untrusted", detail=reason)
+            return LookupResult(tuple(verified), *found[1:])
+        return found._replace(variants=(), reason="untrusted", detail=reason)
 
     async def acquire(
         self,

@@ -6,6 +6,7 @@ import enum
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from kernelfarm.errors import ErrorFacts
 from kernelfarm.ir.guards import Guard
@@ -114,8 +115,7 @@ class StoredVariant:
         return manifest_from_bytes(self.manifest_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResult:
+class LookupResult(NamedTuple):
     """The live variants of a key, most specific first, or the reason of the miss.
 
     `reason` is `hit`, `absent`, `incarnation`, `epoch`, `expired`, `toolchain`, `missing_blob` or

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelfarm.errors import (
     ExpiredManifestError,
@@ -17,8 +17,7 @@ from kernelfarm.signing.keys import Keyring
 from kernelfarm.signing.manifest import BlobRef, Manifest, Space
 
 
-@dataclass(frozen=True, slots=True)
-class CacheAddress:
+class CacheAddress(NamedTuple):
     """The namespace, key space and key under which a manifest was found; it must state the same."""
 
     namespace: str

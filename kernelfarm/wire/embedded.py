@@ -28,6 +28,8 @@ def embedded(tag: bytes, *parts: bytes) -> tuple[bytes, ...]:
 def _varint(value: int) -> bytes:
     if value < _MORE:
         return _SHORT[value]
+    if value < _MORE << 7:
+        return bytes((value & _LOW_BITS | _MORE, value >> 7))
     written = bytearray()
     while value > _LOW_BITS:
         written.append(value & _LOW_BITS | _MORE)

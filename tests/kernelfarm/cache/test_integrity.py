@@ -244,7 +244,7 @@ async def test_a_verified_manifest_is_verified_again_after_its_expiry_or_at_anot
     verified.verify(address, variant)
     verified.verify(address, variant)
     with pytest.raises(ManifestMismatchError):
-        verified.verify(replace(address, key=OTHER), variant)
+        verified.verify(address._replace(key=OTHER), variant)
     with pytest.raises(PoisonedBlobError):
         verified.verify(address, StoredVariant(made.manifest, b"w"))
     now_s[0] = 1_051  # the manifest is good until 1,100, its key is not

@@ -107,7 +107,7 @@ def test_manifests_without_a_signature_of_a_trusted_key_are_refused() -> None:
 
 def test_a_worker_may_not_sign_programs() -> None:
     with pytest.raises(UntrustedKeyError, match="programs"):
-        check(manifest(space=Space.PROGRAMS), replace(ADDRESS, space=Space.PROGRAMS))
+        check(manifest(space=Space.PROGRAMS), ADDRESS._replace(space=Space.PROGRAMS))
 
 
 def test_keys_are_rotated_by_overlap() -> None:
@@ -122,9 +122,9 @@ def test_keys_are_rotated_by_overlap() -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        replace(ADDRESS, key=b"x" * 32),
-        replace(ADDRESS, namespace="other"),
-        replace(ADDRESS, space=Space.PROGRAMS),
+        ADDRESS._replace(key=b"x" * 32),
+        ADDRESS._replace(namespace="other"),
+        ADDRESS._replace(space=Space.PROGRAMS),
     ],
 )
 @pytest.mark.parametrize("keyring", [KEYRING, None])
