@@ -1,4 +1,4 @@
-"""Two faults at once with a fixed seed in each run; `-m slow` runs all faults, in both layouts."""
+"""Faults under load with a fixed seed; the default run has them one by one (`tests/faults`)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def check(
     assert sum(episode.right for episode in episodes) > 0
 
 
+@pytest.mark.slow  # `tests/faults` kills each service and closes each connection in every run
 def test_a_killed_service_and_lost_connections_cost_no_answer(tmp_path: Path) -> None:
-    """Both at once; `-m slow` has each alone, and models that wait for the farm."""
+    """Both at once; the next test has each alone, and models that wait for the farm."""
 
     def begin(context: FaultContext) -> None:
         for fault in faults_named(list(QUICK)):

@@ -27,8 +27,10 @@ def layer() -> Iterator[Graph]:
 
 def test_compile_time_is_near_linear_in_the_number_of_nodes(layer: Graph) -> None:
     timed(repeated(layer, 2), 2)  # fills tables and caches
-    # In pairs, so that other load on the machine affects both.
-    pairs = [(_us_per_node(layer, 10), _us_per_node(layer, 50)) for _ in range(2)]
+    # Other load on the machine may affect one of a pair.
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < 3 and not any(many <= ALLOWED_GROWTH * few for few, many in pairs):
+        pairs.append((_us_per_node(layer, 10), _us_per_node(layer, 50)))
     few, many = map(min, zip(*pairs, strict=True))
     assert many <= ALLOWED_GROWTH * few, pairs
 

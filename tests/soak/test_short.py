@@ -1,4 +1,4 @@
-"""A short soak with a bound for its warm-up; `-m slow` runs the whole one."""
+"""A soak: a short one with a bound for its warm-up, and the whole one."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ def short_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("soak")
 
 
+# slow: in every run, test_bad_requests.py bounds the memory of a frontend that refuses graphs.
+@pytest.mark.slow
 def test_memory_grows_little_over_a_few_thousand_requests(short_path: Path) -> None:
     growths, statuses = soak(REQUESTS, 30, short_path)
     assert sum(statuses.values()) >= REQUESTS
