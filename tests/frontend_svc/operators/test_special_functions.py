@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.single_operator import Call, interpreted
 
 MOST_EPSILONS = 12
@@ -98,7 +99,7 @@ def test_a_function_is_within_rounding_of_its_exact_value(
         np.float32(function.low).item(), np.float32(function.high).item(), width=width
     ).filter(lambda x: abs(x) > 1e-30 and abs(x) != 1)
 
-    @settings(max_examples=15, deadline=None)
+    @settings(max_examples=examples(15), deadline=None)
     @given(st.lists(inside, min_size=8, max_size=24))
     def check(points: list[float]) -> None:
         x = torch.tensor(points, dtype=dtype)
@@ -150,7 +151,7 @@ def test_digamma_at_zero_has_the_sign_of_neither_side() -> None:
 
 
 @given(st.integers(2, 8), st.lists(st.floats(-9.4, 9.4), min_size=4, max_size=16))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_polygamma_is_equal_to_eager_between_its_poles(order: int, points: list[float]) -> None:
     x = torch.tensor(points, dtype=torch.float64)
     x = x[(x - x.round()).abs() > 1e-3]
@@ -164,7 +165,7 @@ def test_polygamma_is_equal_to_eager_between_its_poles(order: int, points: list[
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=8), st.integers(9, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_a_chebyshev_polynomial_of_high_order_needs_no_recurrence(
     points: list[float], order: int
 ) -> None:

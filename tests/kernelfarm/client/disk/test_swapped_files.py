@@ -6,6 +6,7 @@ Whatever lies there, the next process gives eager's numbers: from what is whole,
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import warnings
@@ -181,14 +182,17 @@ def copied(
 
 
 def rows() -> Iterator[Any]:
-    """Every harm to every kind of a tracer's files; to a reader's, which has two kinds, some."""
-    for number, harm in enumerate(HARMS):
-        for kind in KINDS:
-            yield pytest.param(0, kind, harm, id=f"tracer-{kind}-{harm.__name__}")
-        for kind in ("entries", "blobs"):
-            marks = [pytest.mark.slow] if number % 3 else []
-            name = f"reader-{kind}-{harm.__name__}"
-            yield pytest.param(1, kind, harm, id=name, marks=marks)
+    """Every harm to every kind of a tracer's files, and to the two kinds that a reader's disk has.
+
+    The default run has each harm with two or three kinds, and each kind with six or seven harms.
+    """
+    of_both = ((0, "tracer", tuple(KINDS)), (1, "reader", ("entries", "blobs")))
+    for who, name, kinds in of_both:
+        pairs = itertools.product(enumerate(HARMS), enumerate(kinds))
+        for (harm_number, harm), (kind_number, kind) in pairs:
+            is_default = (harm_number + kind_number) % (2 + who) == 0
+            marks = [] if is_default else [pytest.mark.slow]
+            yield pytest.param(who, kind, harm, id=f"{name}-{kind}-{harm.__name__}", marks=marks)
 
 
 @pytest.mark.parametrize(("who", "kind", "harm"), list(rows()))
