@@ -28,7 +28,11 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"worker: {error}\n")
         return 2
     configure_logs(settings, f"worker-{arguments.queue}")
-    return run_worker(settings, arguments.queue, arguments.concurrency)
+    try:
+        return run_worker(settings, arguments.queue, arguments.concurrency)
+    except (CallerError, UnavailableError) as error:  # before the first job: the metrics' address
+        sys.stderr.write(f"worker: {error}\n")
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from billiard.process import current_process
 from celery import current_app, shared_task, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -39,6 +40,8 @@ from kernelfarm.errors import (
     error_facts,
 )
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.declarations import KERNEL_COMPILE_SECONDS
+from kernelfarm.service.metrics.processes import join_shared_metrics
 from kernelfarm.service.priority import yield_to_frontends
 from kernelfarm.service.settings import load_settings
 from kernelfarm.signing.tags import tenant_tag
@@ -55,6 +58,7 @@ _WALL_FACTOR = 3
 def start_process(**_: object) -> None:
     """Warms up a new worker process before it takes jobs, and reports it."""
     yield_to_frontends()
+    join_shared_metrics(f"pool{current_process().index}")
     conf = current_app.conf
     heartbeat_file = Path(conf[HEARTBEAT_SETTING])
     WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)
@@ -88,11 +92,22 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             is_slow = bool(task.request.get(SLOW_HEADER))
             stands_back = bool(task.request.get(STANDS_BACK_HEADER))
             job = _Job(namespace, adopted.lease, adopted.job, is_slow, stands_back)
+            began_s = time.monotonic()
             with cache.lease_renewal(lease):
                 outcome = _run(worker, job)
-            if outcome.startswith(PublishStatus.FENCED.value):
+            if outcome.text.startswith(PublishStatus.FENCED.value):
                 cache.release(lease)  # it lost its lease but ended normally: no failed attempt
-            get_logger().info("job_done", outcome=outcome)
+            elapsed_s = time.monotonic() - began_s
+            KERNEL_COMPILE_SECONDS.labels(worker.queue, outcome.label).observe(elapsed_s)
+            get_logger().info("job_done", outcome=outcome.text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a job ended: for the log, and as a label of metrics."""
+
+    text: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +125,16 @@ class _Job:
     stands_back: bool
 
 
-def _run(worker: WorkerProcess, job: _Job) -> str:
-    """Publishes the result or the failure of an adopted job; returns the outcome for the log."""
+def _run(worker: WorkerProcess, job: _Job) -> _Outcome:
+    """Publishes the result or the failure of an adopted job."""
     limit_s = worker.settings.job_time_limit_s
     try:
-        return _build_and_publish(worker, job).value
+        published = _build_and_publish(worker, job)
+        label = "built" if published is PublishStatus.OK else "not_published"
+        return _Outcome(published.value, label)
     except TimeLimitError as caught:
         if not job.is_slow and worker.settings.quick_time_limit_s < limit_s:
-            return _requeue_as_slow(worker, job)
+            return _Outcome(_requeue_as_slow(worker, job), "slow")
         error: Exception = caught
     except SoftTimeLimitExceeded:
         error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
@@ -125,7 +142,15 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
         error = caught
     facts, ttl_s = _failure(worker, error)
     status = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
-    return f"{status.value} {facts.reason}"
+    return _Outcome(f"{status.value} {facts.reason}", _failure_label(error))
+
+
+def _failure_label(error: Exception) -> str:
+    """Whose failure it is: the caller's (rejected), the machine's (unavailable), or our own."""
+    if isinstance(error, CallerError):
+        return "rejected"
+    is_shortage = isinstance(error, (UnavailableError, MemoryError, OSError))
+    return "unavailable" if is_shortage else "failed"
 
 
 def _requeue_as_slow(worker: WorkerProcess, job: _Job) -> str:

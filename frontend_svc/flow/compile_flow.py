@@ -153,7 +153,7 @@ async def _publish(
     graph = await request.imported.graph()
     with suppress(UnavailableError):  # the index serves explanations only
         await tenant_cache.index.add(lease.key, graph.key_parts(target))
-    stage.report(1, 1)
+    stage.finish(1)
 
 
 async def _raise_known_failure(cache: KernelCache, key: bytes) -> None:

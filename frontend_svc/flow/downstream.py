@@ -70,6 +70,11 @@ class BuiltArtifacts:
     manifests: tuple[Manifest, ...]
 
     @property
+    def cost_ms(self) -> float:
+        """The time that the kernel took to compile; each of its variants states all of it."""
+        return max((manifest.cost_ms for manifest in self.manifests), default=0.0)
+
+    @property
     def tags(self) -> frozenset[str]:
         """The epoch tags that the artifacts depend on."""
         return frozenset(tag for manifest in self.manifests for tag in manifest.tags)

@@ -68,7 +68,7 @@ class ProgramCompiler:
         optimized = await self._services.optimizer.optimize(
             job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
         )
-        stage.report(len(optimized.kernels), len(optimized.kernels))
+        stage.finish(len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
         result = await asyncio.to_thread(  # its cost is linear in the size of the program
             program_result,
@@ -80,7 +80,8 @@ class ProgramCompiler:
         graph = await request.imported.graph()
         tags = program_tags(graph, target, optimized.made_by, kernels)
         tags = (*tags, *job.caller.tags, *tenant_cache.tags)
-        variant = UnsignedVariant(result.payload, result.named, tags=tags)
+        cost_ms = sum(kernel.cost_ms for kernel in kernels)
+        variant = UnsignedVariant(result.payload, result.named, tags=tags, cost_ms=cost_ms)
         return CompiledProgram(variant, result.blobs, sum(k.caused_job for k in kernels))
 
     async def _build_kernels(
@@ -128,4 +129,5 @@ class ProgramCompiler:
         async for kernel in self._services.codegen.build(build_request):
             built[kernel.index] = kernel
             stage.report(len(built), total, optimized.kernels[kernel.index].name)
+        stage.record()
         return tuple(built[index] for index in range(total))

@@ -50,5 +50,5 @@ class SharedDecomposition:
             max_sorted_elems=max_sorted_elems,
         )
         nodes = (await self._imported.graph()).nodes
-        stage.report(nodes, nodes)
+        stage.finish(nodes)
         return decomposed

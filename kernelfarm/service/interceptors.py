@@ -30,6 +30,8 @@ from kernelfarm.service.infrastructure import wrap_infrastructure
 from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.malformed import Parse, parser_of
+from kernelfarm.service.metrics.declarations import CALL_SECONDS
+from kernelfarm.service.metrics.durations import CallDurations
 from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 from kernelfarm.service.tenants.access import AccessControl
@@ -69,12 +71,18 @@ class EdgeInterceptor(grpc.aio.ServerInterceptor):
         self._edge = Edge(
             access,
             call_log or CallLog(),
+            CallDurations(CALL_SECONDS),
             Inbound(limits),
             UnauthenticatedCalls(limits),
             connections or Connections(_CONNECTIONS),
         )
         self._collector = Collector()
         self._wrapped: dict[str, Handler] = {}
+
+    def record_metrics(self) -> None:
+        """Records what happened since the last time in this process's metrics."""
+        self._edge.durations.flush()
+        self._edge.inbound.record_metrics()
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
@@ -106,6 +114,7 @@ class Edge:
 
     access: AccessControl | None
     call_log: CallLog
+    durations: CallDurations
     inbound: Inbound
     unauthenticated: UnauthenticatedCalls
     connections: Connections
@@ -262,7 +271,9 @@ class _Call:
             self._edge.connections.end(self._peer)
 
     def _log_end(self, status: str) -> None:
-        self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
+        edge, elapsed_s = self._edge, time.monotonic() - self._started_s
+        edge.durations.add(self._method, status, elapsed_s)
+        edge.call_log.done(self._method, status, elapsed_s)
 
     def _translate(self, error: Exception) -> None:
         facts = error_facts(error)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.service.logs.logger import configure_logs, get_logger
+from kernelfarm.service.metrics.endpoint import metrics_endpoint
 from kernelfarm.service.settings import SettingsT, load_settings
 
 _OPEN_FILES = 65_536
@@ -39,7 +40,8 @@ def run_service(
     _allow_many_connections()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        asyncio.run(_awaited(main, settings))
+        with metrics_endpoint(settings):
+            asyncio.run(_awaited(main, settings))
     except CallerError as error:  # before the first call: it concerns the settings
         get_logger().error("service_misconfigured", reason=error.reason, message=str(error))
         return 2
