@@ -110,8 +110,8 @@ def _series(counters: Mapping[tuple[str, str], int]) -> Iterator[tuple[_Series, 
         own = {name: max(0, own[name]) for name in sorted(own)[:_MAX_NAMES]}
         own = dict.fromkeys([*EVENTS, *(f"{reason}_misses" for reason in _MISSES)], 0) | own
         reasons = {name: own.pop(name) for name in list(own) if name.endswith(_MISS_SUFFIX)}
-        cold = own.pop("misses", 0) - sum(reasons.values())
-        yield (declarations.FARM_MISSES, (space, "cold")), max(0, cold)
+        absent = own.pop("misses", 0) - sum(reasons.values())
+        yield (declarations.FARM_MISSES, (space, declarations.NO_ENTRY)), max(0, absent)
         for name, count in reasons.items():
             reason = name.removesuffix(_MISS_SUFFIX)
             yield (declarations.FARM_MISSES, (space, reason)), count

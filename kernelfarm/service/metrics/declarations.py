@@ -3,8 +3,8 @@
 Names begin with `kernelfarm_`; units are seconds and bytes. Label values come from closed sets:
 methods, gRPC statuses, vendors, stages, tenants of the tenants file. None is a key or a request id.
 
-Each service has its own part of these metrics. `kernelfarm_farm_...` are counts of the whole farm,
-which each frontend reads from the cache: take one of them, for example by `max`, never their sum.
+Each service counts some of these metrics. `kernelfarm_farm_...` are counts of the whole farm, which
+each frontend reads from the cache: take one of them, for example by `max`, never their sum.
 """
 
 from __future__ import annotations
@@ -150,6 +150,8 @@ FARM_MISSES = Family(
     ("space", "reason"),
     "counter",
 )
+NO_ENTRY = "cold"
+"""The reason of misses for which no usable entry existed."""
 FARM_EVENTS = Family(
     "kernelfarm_farm_events",
     "The other counters of docs/counters_and_logs.md, by name",

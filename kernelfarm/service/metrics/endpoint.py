@@ -35,6 +35,7 @@ _CONNECTIONS = 8
 _CONNECTION_S = 5.0
 """A connection may be silent for so long; if all are in use, one that is older is closed."""
 _BURST, _PAGES_PER_S = 20, 5.0
+_STOP_CHECK_S = 0.2
 
 _collectors: list[Collector] = []
 
@@ -61,7 +62,9 @@ def metrics_endpoint(settings: ServiceSettings) -> Iterator[None]:
             f"cannot serve metrics on {settings.metrics_listen}: {error.strerror};"
             " KERNELFARM_METRICS_LISTEN names the address"
         ) from error
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_STOP_CHECK_S,), name="metrics", daemon=True
+    )
     thread.start()
     shown = f"[{host}]" if ":" in host else host
     get_logger().info(
@@ -74,6 +77,7 @@ def metrics_endpoint(settings: ServiceSettings) -> Iterator[None]:
     finally:
         server.shutdown()
         server.server_close()
+        server.end_connections()
 
 
 @contextmanager
@@ -163,7 +167,7 @@ class _BoundedServer(ThreadingWSGIServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serves a connection in a thread, or closes it if all threads are in use."""
         with self._lock:
-            if is_admitted := self._has_room():
+            if is_admitted := self._may_serve():
                 self._began_s[request] = time.monotonic()
         if is_admitted:
             super().process_request(request, client_address)
@@ -186,7 +190,13 @@ class _BoundedServer(ThreadingWSGIServer):
                 self._began_s.pop(used, None)
             self.shutdown_request(used)
 
-    def _has_room(self) -> bool:
+    def end_connections(self) -> None:
+        """Ends the connections that are open; their threads close them."""
+        with self._lock:
+            for connection in self._began_s:
+                _end(connection)
+
+    def _may_serve(self) -> bool:
         """True if a connection may be served; closes the oldest one if it used its time."""
         if len(self._began_s) < _CONNECTIONS:
             return True
@@ -194,13 +204,18 @@ class _BoundedServer(ThreadingWSGIServer):
         if time.monotonic() - began_s < _CONNECTION_S:
             return False
         del self._began_s[oldest]
-        with suppress(OSError):
-            oldest.shutdown(socket.SHUT_RDWR)  # its thread ends with an error
+        _end(oldest)
         return True
 
     def _replace(self, request: socket.socket, used: socket.socket) -> None:
         with self._lock:
             self._began_s[used] = self._began_s.pop(request, time.monotonic())
+
+
+def _end(connection: socket.socket) -> None:
+    """Makes the thread that serves a connection end with an error."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _host_and_port(listen: str) -> tuple[str, int]:
