@@ -18,6 +18,7 @@ from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.edge.fair_queue import FairQueue, JobClass, Permit
 from codegen_svc.edge.job_metrics import JobMetrics
 from codegen_svc.settings import CodegenSettings
+from kernelfarm import spans
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
 from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
 from kernelfarm.end_task import end_task
@@ -136,6 +137,7 @@ class Dispatcher:
         if not build.cancelled() and build.exception() is not None:
             get_logger().debug("build_failed", key=name[1].hex(), message=str(build.exception()))
 
+    @spans.in_span("kernel")
     async def _find_or_queue(self, job: KernelJob, cache: KernelCache) -> KernelResult:
         """Looks up a kernel, also in the shared namespace; else builds it or waits for a build."""
         jobs_sent = 0
@@ -189,9 +191,10 @@ class Dispatcher:
                 if lease is None:
                     return False
                 self._check_jobs(job, jobs_sent + 1)
-                await self._send(job, cache, lease, job_class)
-                queued.sent()
-                await self._await_adoption(job, cache, lease, permit, seen)
+                with spans.span("queue", vendor=job.queue, kernel=job.name):
+                    await self._send(job, cache, lease, job_class)
+                    queued.sent()
+                    await self._await_adoption(job, cache, lease, permit, seen)
                 self.metrics.begin(queued)
                 await self._await_end(job, cache, seen)
                 return True
@@ -280,6 +283,7 @@ class Dispatcher:
             lease.fence,
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
+            traceparent=spans.traceparent(),
             is_slow=job_class.is_slow,
             stands_back=self._fair_queue(job.queue).must_stand_back(job_class.tenant),
         )

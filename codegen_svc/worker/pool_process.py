@@ -17,6 +17,7 @@ from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import toolchain_of
 from codegen_svc.worker.consumer import BUSY, IDLE, WARM, process_file
 from codegen_svc.worker.watchdog import WorkerState
+from kernelfarm import spans
 from kernelfarm.cache import SigningPolicy, Space, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
 from kernelfarm.service.liveness import HeartbeatFile, read_heartbeat
@@ -59,6 +60,7 @@ class WorkerProcess:
         `heartbeat_file` is that of its worker.
         """
         configure_logs(settings, f"worker-{queue}")
+        spans.start_export(f"worker-{queue}")
         cls._current = process = cls(settings, queue, heartbeat_file)
         process._begin()
 
@@ -79,6 +81,7 @@ class WorkerProcess:
         process, cls._current = cls._current, None
         if process is not None:
             process._end()
+            spans.end_export()
 
     def cache(self, namespace: str) -> WorkerCache:
         """The cache of a namespace; all namespaces share connections."""

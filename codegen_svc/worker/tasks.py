@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,12 +23,14 @@ from codegen_svc.celery_app import (
     REQUEST_ID_HEADER,
     SLOW_HEADER,
     STANDS_BACK_HEADER,
+    TRACEPARENT_HEADER,
 )
 from codegen_svc.sandbox.connection import TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import BuildResult, build_kernel
 from codegen_svc.worker.pool_process import WorkerProcess
+from kernelfarm import spans
 from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
@@ -78,7 +81,9 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
     lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
     cache = worker.cache(namespace)
     request_id = task.request.get(REQUEST_ID_HEADER, "")
-    with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
+    names: dict[str, Any] = {"request_id": request_id, "key": key_hex, "fence": fence}
+    parent = str(task.request.get(TRACEPARENT_HEADER) or "")
+    with spans.span("job", parent, vendor=worker.queue), _bound_to_logs(names):
         adopted = cache.adopt(lease)
         if adopted is None:
             get_logger().info("job_dropped", reason="its fence is old, or it is being built")
@@ -100,6 +105,12 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             elapsed_s = time.monotonic() - began_s
             KERNEL_COMPILE_SECONDS.labels(worker.queue, outcome.label).observe(elapsed_s)
             get_logger().info("job_done", outcome=outcome.text)
+
+
+def _bound_to_logs(names: dict[str, Any]) -> AbstractContextManager[None]:
+    """Adds names to the log lines of a block, with the id of the trace if there is one."""
+    traced = {"trace_id": trace_id} if (trace_id := spans.trace_id()) else {}
+    return structlog.contextvars.bound_contextvars(**names, **traced)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +187,8 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
         try:
-            result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+            with spans.span("compile", target=target_name, kernel=kernel.name):
+                result = build_kernel(backend, kernel, target, key, time.monotonic, build)
         finally:
             _record_processor_time(worker, job, backend.spent_s)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
@@ -207,6 +219,7 @@ def _record_processor_time(worker: WorkerProcess, job: _Job, spent_s: float) -> 
         get_logger().warning("processor_time_lost", message=str(error))
 
 
+@spans.in_span("publish kernel")
 def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> PublishStatus:
     namespace, lease = job.namespace, job.lease
     cache = worker.cache(namespace)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import grpc.aio
 
+from kernelfarm import spans
 from kernelfarm.cache import StoredVariant
 from kernelfarm.errors import NoAnswerError, UnavailableError
 from kernelfarm.internal.v1 import (
@@ -156,7 +157,8 @@ class OptimizerClient:
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
         content: bytes = await _retried_across_restart(
-            "optimizer", lambda: self._optimize(request, timeout=self._timeout_s)
+            "optimizer",
+            lambda: self._optimize(request, timeout=self._timeout_s, metadata=spans.outgoing()),
         )
         response = optimizer_service_pb2.OptimizeResponse.FromString(content)
         texts = tuple((stage.name, stage.text) for stage in response.stages)
@@ -214,7 +216,10 @@ class CodegenClient:
         while True:
             try:
                 with translated_errors("codegen"):
-                    async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
+                    responses = self._stub.BuildKernels(
+                        request, timeout=self._timeout_s, metadata=spans.outgoing()
+                    )
+                    async for built in responses:
                         yield self._built(built, build_request)
                 return
             except NoAnswerError as error:  # kernels that were built are found, and reported again

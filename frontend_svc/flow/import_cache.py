@@ -21,6 +21,7 @@ from frontend_svc.flow.failure_ttls import FailureTtls
 from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource, ImportedGraph
 from frontend_svc.flow.negative_cache import NegativeCache
 from frontend_svc.flow.single_flight import SingleFlight
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, WorkBudgetError, WorkMemoryError, WorkTimeError
 from kernelfarm.service.metrics.declarations import STAGE_SECONDS
 
@@ -54,6 +55,7 @@ class GraphImport:
         """
         return await self._call.result()
 
+    @spans.in_span("import")
     async def _imported(self) -> ImportedGraph:
         return await self._graph_jobs.import_graph(self.source, self._targets, self._options)
 

@@ -18,6 +18,7 @@ from frontend_svc.flow.import_cache import GraphImport, RequestSummary
 from frontend_svc.flow.program_tags import program_tags
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.shared_decomposition import SharedDecomposition
+from kernelfarm import spans
 from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.logs.logger import get_logger
@@ -65,9 +66,10 @@ class ProgramCompiler:
         job, tenant_cache = request.job, request.job.tenant_cache
         decomposed = await request.decomposition.result(target_facts(target))
         stage = request.events.stage("optimize", target)
-        optimized = await self._services.optimizer.optimize(
-            job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
-        )
+        with spans.span("optimize", target=target):
+            optimized = await self._services.optimizer.optimize(
+                job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
+            )
         stage.finish(len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
         result = await asyncio.to_thread(  # its cost is linear in the size of the program
@@ -105,6 +107,7 @@ class ProgramCompiler:
             " try again later"
         )
 
+    @spans.in_span("codegen")
     async def _request_kernels(
         self, request: ActiveRequest, target: str, optimized: OptimizedProgram
     ) -> tuple[BuiltArtifacts, ...]:

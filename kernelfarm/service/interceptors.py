@@ -13,6 +13,7 @@ import grpc
 from grpc.aio import AbortError, ServicerContext
 from structlog.contextvars import bind_contextvars, get_contextvars
 
+from kernelfarm import spans
 from kernelfarm.errors import (
     CallerError,
     ErrorFacts,
@@ -191,6 +192,7 @@ class _Call:
         "_metadata",
         "_method",
         "_peer",
+        "_span",
         "_started_s",
     )
 
@@ -204,6 +206,7 @@ class _Call:
         self._body: RequestBody | None = None
         self._is_bound = False
         self._peer = ""
+        self._span: spans.CallSpan | None = None
 
     async def request(self, parse: Parse) -> Any:
         """Identifies the caller, then receives its message.
@@ -250,6 +253,10 @@ class _Call:
         """Adds the call's names to its log lines; each call runs in a task with its own context."""
         self._is_bound = True
         names = {"request_id": request_id or self._header_id(), "method": self._method}
+        if spans.is_on():
+            elapsed_s = time.monotonic() - self._started_s
+            self._span = spans.CallSpan(self._method, self._metadata, elapsed_s)
+            names["trace_id"] = self._span.trace_id
         identity = self._identity
         if identity is not None and identity.credential:
             names["tenant"], names["credential"] = identity.tenant, identity.credential
@@ -273,6 +280,8 @@ class _Call:
     def _log_end(self, status: str) -> None:
         edge, elapsed_s = self._edge, time.monotonic() - self._started_s
         edge.durations.add(self._method, status, elapsed_s)
+        if self._span is not None:
+            self._span.end(status)
         edge.call_log.done(self._method, status, elapsed_s)
 
     def _translate(self, error: Exception) -> None:
@@ -284,7 +293,7 @@ class _Call:
         if self._edge.access is not None:
             tenant = self._identity.tenant if self._identity else ""
             self._edge.access.refusals.count(tenant, error)
-        end_with(self._context, facts, current_request_id())
+        end_with(self._context, facts, current_request_id(), spans.trace_id())
 
 
 def _is_costly(error: CallerError) -> bool:

@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Awaitable, Callable
 
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.service.logs.logger import configure_logs, get_logger
 from kernelfarm.service.metrics.endpoint import metrics_endpoint
@@ -40,6 +41,7 @@ def run_service(
     _allow_many_connections()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
+        spans.start_export(name)
         with metrics_endpoint(settings):
             asyncio.run(_awaited(main, settings))
     except CallerError as error:  # before the first call: it concerns the settings
@@ -48,6 +50,8 @@ def run_service(
     except KernelfarmError as error:
         get_logger().error("service_failed", reason=error.reason, message=str(error))
         return 1
+    finally:
+        spans.end_export()
     return 0
 
 
