@@ -14,8 +14,8 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -37,6 +37,9 @@ _EXPORT_TIMEOUT = "OTEL_EXPORTER_OTLP_TIMEOUT"
 _EXPORT_TIMEOUT_S = "3"
 _END_S = 3.0
 """How long the end of a process waits until its last spans are exported."""
+
+_OFF = nullcontext()
+"""Shared by all blocks while no spans are exported: each cache hit has such blocks."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,15 +100,20 @@ def is_on() -> bool:
     return bool(_state.service)
 
 
-@contextmanager
-def span(name: str, parent: str = "", **attributes: str | int | float) -> Iterator[None]:
-    """Records a span for the block, within the present span or that of a `traceparent`.
+def span(
+    name: str, parent: str = "", **attributes: str | int | float
+) -> AbstractContextManager[None]:
+    """Records a span for a block, within the present span or that of a `traceparent`.
 
     If the block raises an error, the span names it.
     """
-    if not _state.service:
-        yield
-        return
+    return _recorded(name, parent, attributes) if _state.service else _OFF
+
+
+@contextmanager
+def _recorded(
+    name: str, parent: str, attributes: Mapping[str, str | int | float]
+) -> Iterator[None]:
     with _tracer().start_as_current_span(
         name, _context_of(parent) if parent else None, attributes=attributes, record_exception=False
     ):
