@@ -78,6 +78,11 @@ def start_export(service: str) -> bool:
     return True
 
 
+def open_export() -> None:
+    """Makes the exporter now, with its gRPC channel, instead of with the first span."""
+    _tracer()
+
+
 def end_export() -> None:
     """Exports what is left, for at most some seconds; later spans begin a new exporter."""
     with _state.lock:

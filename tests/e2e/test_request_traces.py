@@ -26,6 +26,17 @@ model = torch.compile(lambda a: torch.softmax(a * 3.0 + 0.5, -1).sum(0), backend
 model(torch.ones(4, 40))
 """
 
+FORK = """
+import os
+child = os.fork()
+torch.compile(lambda a: torch.exp(a * 2.0).sum(0), backend="kernelfarm")(torch.ones(5, 8))
+if child == 0:
+    from kernelfarm import spans
+    spans.end_export()
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
 PARENTS = {
     "Compile": "compile graph",
     "kernelfarm.v1.CompileService/Compile": "Compile",
@@ -102,6 +113,30 @@ def test_one_trace_has_every_stage_under_its_parent(
     for process in ("frontend", "codegen", "optimizer", "worker-cpu-0"):
         lines = [json.loads(line) for line in farm.log(process).splitlines()]
         assert any(line.get("trace_id") == trace_id for line in lines), process
+
+
+def test_a_forked_client_exports_its_spans_too(
+    farm: Farm, endpoint: OtlpEndpoint, tmp_path: Path
+) -> None:
+    environment = {
+        **os.environ,
+        **endpoint.environment,
+        "KERNELFARM_ENDPOINT": farm.endpoint,
+        "KERNELFARM_DISK_CACHE_BYTES": "0",
+        "OTEL_SERVICE_NAME": "forking",
+    }
+    seen = {span.span_id for span in endpoint.spans()}
+    program = CLIENT + FORK
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=TIMEOUT_S)
+
+    def roots() -> list[ReceivedSpan]:
+        return [
+            span
+            for span in endpoint.spans()
+            if span.name == "compile graph" and span.span_id not in seen
+        ]
+
+    wait_until(lambda: len(roots()) == 3, 30, "the spans of parent, child and parent")
 
 
 def lookup_error(farm: Farm, *metadata: tuple[str, str]) -> grpc.RpcError:

@@ -49,5 +49,6 @@ def start_client_export() -> None:
         warnings.warn(f"{error}; this process exports no traces", stacklevel=2)
         return
     if is_on:
+        spans.open_export()  # `pause_at_forks` needs an open channel
         close_at_exit(_exporting)
         pause_at_forks(_exporting)
