@@ -5,6 +5,7 @@ Unlike the other clients it never retries: whoever reads metrics must not wait l
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.quotas import FAILING_SPACES, FAILURE_BYTES
 from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
 
 
@@ -22,8 +24,9 @@ from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
 class FarmCounts:
     """The farm's counters by key space (`p`, `k`, `t`) and name, summed over its namespaces.
 
-    `held_bytes` are by tenant; the farm's own namespace has an empty name. Counters only grow while
-    `incarnation`, that of the epoch table, stays the same.
+    `held_bytes` are by tenant, with recorded failures, as quotas count them; the farm's own
+    namespace has an empty name. Counters only grow while `incarnation`, that of the epoch table,
+    stays the same.
     """
 
     counters: Mapping[tuple[str, str], int]
@@ -63,19 +66,29 @@ class FarmCounters:
             UnavailableError: the cache did not answer in time.
         """
         names = ["", *tenants]
+        now_ms = round(time.time() * 1e3)  # of this machine: failures last for minutes
         with translated_errors(), self._client.pipeline(transaction=False) as pipeline:
             pipeline.hget(RedisKeys(self._farm).epochs, "@inc")
             for name in names:
                 redis_keys = RedisKeys(tenant_namespace(self._farm, name))
                 pipeline.hgetall(redis_keys.stats)
                 pipeline.hget(redis_keys.quota_usage, "bytes")
+                for space in FAILING_SPACES:
+                    pipeline.zcount(redis_keys.failures(space), now_ms, "+inf")
             incarnation, *replies = pipeline.execute()
         counters: Counter[tuple[str, str]] = Counter()
-        for stats in replies[::2]:
+        per_name = len(replies) // len(names)
+        for stats in replies[::per_name]:
             for field, value in stats.items():
                 space, _, name = field.decode().partition(".")
                 counters[space, name] += int(value)
-        held = (max(0, int(size or 0)) for size in replies[1::2])
-        return FarmCounts(
-            counters, dict(zip(names, held, strict=True)), (incarnation or b"").decode()
-        )
+        held_bytes = {
+            name: _held_bytes(*replies[first + 1 : first + per_name])
+            for name, first in zip(names, range(0, len(replies), per_name), strict=True)
+        }
+        return FarmCounts(counters, held_bytes, (incarnation or b"").decode())
+
+
+def _held_bytes(size: bytes | None, *failures: int) -> int:
+    """The bytes of a namespace as its quota counts them."""
+    return max(0, int(size or 0)) + sum(failures) * FAILURE_BYTES

@@ -14,6 +14,8 @@ from structlog.testing import capture_logs
 from frontend_svc.cache.farm_metrics import EVENTS, FarmMetrics
 from kernelfarm.cache.embedded import EmbeddedServer, ServerRole, start_server
 from kernelfarm.cache.farm_counters import FarmCounters
+from kernelfarm.cache.quotas import FAILURE_BYTES
+from kernelfarm.cache.records import Space
 from kernelfarm.cache.redis_keys import RedisKeys
 from tests.support.markdown import code_names, table_rows
 from tests.support.source_code import ROOT
@@ -77,9 +79,12 @@ def test_counters_of_all_namespaces_are_added_up(client: redis.Redis, metrics: F
 def test_bytes_are_by_tenant_of_the_tenants_file(client: redis.Redis, metrics: FarmMetrics) -> None:
     client.hset(OWN.quota_usage, "bytes", 100)
     client.hset(ACME.quota_usage, "bytes", 11)
+    now_ms = time.time() * 1e3
+    failures = {"live": now_ms + 60_000, "expired": now_ms - 60_000}
+    client.zadd(ACME.failures(Space.KERNELS), failures)
     client.hset(RedisKeys("default/unlisted").quota_usage, "bytes", 1)
-    assert value(metrics, "kernelfarm_farm_bytes") == 111
-    assert value(metrics, "kernelfarm_tenant_bytes", tenant="acme") == 11
+    assert value(metrics, "kernelfarm_farm_bytes") == 111 + FAILURE_BYTES
+    assert value(metrics, "kernelfarm_tenant_bytes", tenant="acme") == 11 + FAILURE_BYTES
     assert value(metrics, "kernelfarm_tenant_limit_bytes", tenant="acme") == 1000
     assert value(metrics, "kernelfarm_tenant_limit_bytes", tenant="shared") is None
     assert value(metrics, "kernelfarm_tenant_bytes", tenant="unlisted") is None

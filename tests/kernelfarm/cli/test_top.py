@@ -50,7 +50,7 @@ def test_a_frame_shows_vendors_hits_and_calls(farm: Farm) -> None:
     assert "6 of 6 processes ready" in frame
     (cpu,) = (line for line in frame.splitlines() if line.startswith("cpu "))
     assert cpu.split()[1:6] == ["0.0", "0", "0", "0", "1"]
-    assert "x86_64_v3" in cpu
+    assert "x86-64-v3" in cpu
     (cuda,) = (line for line in frame.splitlines() if line.startswith("cuda "))
     assert "no worker with its toolchain" in cuda
     (programs,) = (line for line in frame.splitlines() if line.startswith("programs "))
