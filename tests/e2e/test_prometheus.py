@@ -245,13 +245,31 @@ def test_a_tenant_near_its_quota(
     allow(tenants_file, Quota())
 
 
-def test_a_killed_worker(prometheus: Prometheus, farm: Farm, caller: Caller) -> None:
-    begun = farm.log("worker-cpu-0").count("job_begun")
+def test_a_kernel_whose_worker_is_killed_twice(
+    prometheus: Prometheus, farm: Farm, caller: Caller
+) -> None:
     with in_background(lambda: caller.compile(slow_request())):
-        wait_until(lambda: farm.log("worker-cpu-0").count("job_begun") > begun, TIMEOUT_S, "a job")
-        (pid,) = farm.pids("worker-cpu-0")
-        kill_tree(pid)
-        wait_for(prometheus, "KernelfarmTakeovers")
+        kill_in_job(farm)
+        kill_in_job(farm)
+        wait_for(prometheus, "KernelfarmTakeovers", "KernelfarmQuarantine")
+
+
+def kill_in_job(farm: Farm) -> None:
+    """Kills the worker when it begins the next job."""
+    ended = farm.log("worker-cpu-0").count("job_begun")
+    if is_working(farm):
+        ended -= 1
+    wait_until(
+        lambda: farm.log("worker-cpu-0").count("job_begun") > ended, TIMEOUT_S, "a job begins"
+    )
+    (pid,) = farm.pids("worker-cpu-0")
+    kill_tree(pid)
+    wait_until(lambda: farm.is_back("worker-cpu-0", pid), TIMEOUT_S, "another worker")
+
+
+def is_working(farm: Farm) -> bool:
+    log = farm.log("worker-cpu-0")
+    return log.rfind("job_begun") > max(log.rfind("worker_ready"), log.rfind("job_done"))
 
 
 def test_altered_blobs(prometheus: Prometheus, store: redis.Redis, caller: Caller) -> None:
