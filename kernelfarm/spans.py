@@ -94,7 +94,7 @@ def end_export() -> None:
         ending.join(_END_S)
 
 
-def forget_export() -> None:
+def drop_export() -> None:
     """Drops the exporter without using it, in a forked child; later spans begin a new one."""
     _state.lock = threading.Lock()
     _state.provider = _state.tracer = None

@@ -31,7 +31,7 @@ class _Exporting:
         """The next span begins a new exporter."""
 
     def renew(self) -> None:
-        spans.forget_export()
+        spans.drop_export()
 
 
 _exporting = _Exporting()
