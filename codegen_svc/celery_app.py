@@ -24,6 +24,8 @@ BUILD_TASK = "codegen.build"
 
 # Header: the id of the request, for the worker's log.
 REQUEST_ID_HEADER = "kernelfarm_request_id"
+# Header: the span that the job belongs to.
+TRACEPARENT_HEADER = "kernelfarm_traceparent"
 # Header: true if the kernel is expected to compile long.
 SLOW_HEADER = "kernelfarm_slow"
 # Header: true if the kernel compiles at a lower priority, because its tenant uses more than others.
@@ -116,6 +118,7 @@ class QueuedJob:
     fence: int
     is_warm_up: bool = False
     request_id: str = ""
+    traceparent: str = ""
     is_slow: bool = False
     stands_back: bool = False
 
@@ -177,6 +180,7 @@ class JobQueue:
                 priority=WARM_UP if job.is_warm_up else INTERACTIVE,
                 headers={
                     REQUEST_ID_HEADER: job.request_id,
+                    TRACEPARENT_HEADER: job.traceparent,
                     SLOW_HEADER: job.is_slow,
                     STANDS_BACK_HEADER: job.stands_back,
                 },

@@ -10,15 +10,20 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from frontend_svc.cache.farm_metrics import exported_farm_metrics
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.end_task import end_task
 from kernelfarm.processes.child import Child, ChildSpec
 from kernelfarm.processes.hang_rules import DEFAULT_WATCH
 from kernelfarm.processes.ports import bound_address
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.processes import shared_metrics
 from kernelfarm.service.probes import ServiceProbe
+from kernelfarm.service.tenants.authentication import TenantsFile
 
 # Longer than the gateways' own grace, so that SIGKILL ends only gateways that hang.
 _DRAIN_MARGIN_S = 10.0
@@ -35,7 +40,7 @@ async def serve_gateways(settings: FrontendSettings) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     address = bound_address(settings.frontend_listen)
-    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder:
+    with tempfile.TemporaryDirectory(prefix="kernelfarm-") as folder, _metrics(settings):
         gateways = [
             Child(_spec(settings, address, Path(folder), number), None, _report)
             for number in range(settings.frontend_processes)
@@ -48,6 +53,21 @@ async def serve_gateways(settings: FrontendSettings) -> None:
         finally:
             await asyncio.gather(*(gateway.stop() for gateway in gateways))
         await asyncio.gather(*keepers)
+
+
+@contextmanager
+def _metrics(settings: FrontendSettings) -> Iterator[None]:
+    """Serves the sums of the gateways' metrics, and the farm's metrics, if metrics are served."""
+    if not settings.metrics_listen:
+        yield
+        return
+    path = settings.tenants_file
+    tenants = None if path is None else TenantsFile(path)
+    with (
+        shared_metrics(),
+        exported_farm_metrics(settings.cache_url, settings.namespace, tenants),
+    ):
+        yield
 
 
 async def _started(gateways: list[Child], stop: asyncio.Event) -> None:
@@ -75,6 +95,7 @@ def _spec(settings: FrontendSettings, address: str, folder: Path, number: int) -
             ("KERNELFARM_FRONTEND_PROCESSES", "1"),
             ("KERNELFARM_FRONTEND_LISTEN", address),
             ("KERNELFARM_FRONTEND_PROCESS_LISTEN", own),
+            ("KERNELFARM_METRICS_LISTEN", ""),
         ),
         probe=ServiceProbe(own, DEFAULT_WATCH.probe_s),
         drain_s=2 * settings.drain_grace_s + _DRAIN_MARGIN_S,

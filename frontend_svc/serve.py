@@ -14,6 +14,7 @@ from frontend_svc.api.cache_service import CACHE_SERVICE, CacheDependencies, Cac
 from frontend_svc.api.compile_service import SERVICE_NAME, CompileService
 from frontend_svc.api.envelopes import with_envelopes
 from frontend_svc.api.trace_service import TRACE_SERVICE, TraceService
+from frontend_svc.cache.farm_metrics import exported_farm_metrics
 from frontend_svc.cache.gateway_tier import GatewayTier
 from frontend_svc.cache.invalidation_feed import InvalidationFeed
 from frontend_svc.cache.refusal_reporter import RefusalReporter
@@ -33,6 +34,8 @@ from kernelfarm.end_task import end_task
 from kernelfarm.errors import FarmFullError, UnavailableError
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.endpoint import state_build
+from kernelfarm.service.metrics.processes import join_shared_metrics
 from kernelfarm.service.process_pool.pool import ProcessPool
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.service.tenants.access import AccessControl
@@ -54,6 +57,10 @@ async def serve_frontend(settings: FrontendSettings) -> None:
     Raises:
         CallerError: keys are missing or cannot be read.
     """
+    # Gateways on one port are scraped together, and the process that started them exports the
+    # farm's metrics. The name of a gateway's own address is its number.
+    join_shared_metrics(settings.frontend_process_listen.rpartition("/")[2])
+    state_build("frontend", frontend_toolchain())
     access = _access(settings)
     all_targets()  # so that the first request does not wait for files
     signing = SigningPolicy(
@@ -88,15 +95,15 @@ async def serve_frontend(settings: FrontendSettings) -> None:
     try:
         await pool.start()
         advertising, sweeping = _advertise(services, settings), _sweep(sweeper, settings)
+        tenants = access.authenticator.tenants
         async with (
+            _farm_metrics(settings, tenants),
             _background_task(advertising),
             _background_task(sweeping),
             _background_task(refusals.run()),
         ):
             feed.start()
-            work = CacheDependencies(
-                services, graph_jobs, feed, sweeper, refusals, access.authenticator.tenants
-            )
+            work = CacheDependencies(services, graph_jobs, feed, sweeper, refusals, tenants)
             await serve(
                 _listeners(settings),
                 _services(flow, work, settings),
@@ -112,6 +119,18 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         await codegen.close()
         await cache.close()
         await sweep_client.aclose()
+
+
+@asynccontextmanager
+async def _farm_metrics(
+    settings: FrontendSettings, tenants: TenantsFile | None
+) -> AsyncIterator[None]:
+    """Exports the farm's metrics if this process serves metrics."""
+    if not settings.metrics_listen:
+        yield
+        return
+    with exported_farm_metrics(settings.cache_url, settings.namespace, tenants):
+        yield
 
 
 def _begin_drain(feed: InvalidationFeed, drain: DrainDeadline) -> None:

@@ -1,6 +1,6 @@
 """All errors of kernelfarm, with the gRPC status of each.
 
-Code raises an error where the fact is known; `kernelfarm.service.interceptors` translates it to
+Code raises an error where the fact is known; `kernelfarm.service.edge_calls` translates it to
 gRPC. A message says what was seen, what was expected, and what to do next.
 """
 

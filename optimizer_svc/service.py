@@ -12,6 +12,7 @@ from kernelfarm.internal.v1.optimizer_service_pb2_grpc import (
     add_OptimizerServiceServicer_to_server,
 )
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.endpoint import state_build
 from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from optimizer_svc.settings import OptimizerSettings
@@ -50,6 +51,8 @@ class OptimizerService(OptimizerServiceServicer):
         """The toolchain and the passes, from a child process, which has imported them."""
         if not self._toolchain:
             (self._toolchain,) = await self._pool.run(WorkItem("toolchain", ()))
+            made_by = api.GetToolchainResponse.FromString(self._toolchain)
+            state_build("optimizer", made_by.toolchain)
         return self._toolchain
 
 

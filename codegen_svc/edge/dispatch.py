@@ -16,7 +16,9 @@ from functools import partial
 
 from codegen_svc.celery_app import JobQueue, QueuedJob
 from codegen_svc.edge.fair_queue import FairQueue, JobClass, Permit
+from codegen_svc.edge.job_metrics import JobMetrics
 from codegen_svc.settings import CodegenSettings
+from kernelfarm import spans
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
 from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
 from kernelfarm.end_task import end_task
@@ -83,6 +85,7 @@ class Dispatcher:
         self._fair_queues: dict[str, FairQueue] = {}
         self._workers: Counter[str] = Counter()
         self._counted_s = float("-inf")
+        self.metrics = JobMetrics()
 
     async def find_or_build(self, job: KernelJob) -> KernelResult:
         """The kernel's artifacts.
@@ -134,6 +137,7 @@ class Dispatcher:
         if not build.cancelled() and build.exception() is not None:
             get_logger().debug("build_failed", key=name[1].hex(), message=str(build.exception()))
 
+    @spans.in_span("kernel")
     async def _find_or_queue(self, job: KernelJob, cache: KernelCache) -> KernelResult:
         """Looks up a kernel, also in the shared namespace; else builds it or waits for a build."""
         jobs_sent = 0
@@ -179,16 +183,21 @@ class Dispatcher:
         job_class = await self._job_class(job, cache)
         if fair_queue.must_wait(job_class):
             get_logger().info("job_waiting", key=job.key.hex(), namespace=cache.namespace)
-        async with fair_queue.permit(job_class) as permit:
-            ttl_s = self._settings.queued_lease_ttl_s
-            lease = await cache.acquire(job.key, uuid.uuid4().hex, ttl_s, is_queued=True, seen=seen)
-            if lease is None:
-                return False
-            self._check_jobs(job, jobs_sent + 1)
-            await self._send(job, cache, lease, job_class)
-            await self._await_adoption(job, cache, lease, permit, seen)
-            await self._await_end(job, cache, seen)
-            return True
+        with self.metrics.queued(job.queue, is_warm_up=job.is_warm_up) as queued:
+            async with fair_queue.permit(job_class) as permit:
+                ttl_s = self._settings.queued_lease_ttl_s
+                owner = uuid.uuid4().hex
+                lease = await cache.acquire(job.key, owner, ttl_s, is_queued=True, seen=seen)
+                if lease is None:
+                    return False
+                self._check_jobs(job, jobs_sent + 1)
+                with spans.span("queue", vendor=job.queue, kernel=job.name):
+                    await self._send(job, cache, lease, job_class)
+                    queued.sent()
+                    await self._await_adoption(job, cache, lease, permit, seen)
+                self.metrics.begin(queued)
+                await self._await_end(job, cache, seen)
+                return True
 
     async def _job_class(self, job: KernelJob, cache: KernelCache) -> JobClass:
         """The job's class; a kernel is slow by its estimate, or because a worker found it slow."""
@@ -274,6 +283,7 @@ class Dispatcher:
             lease.fence,
             is_warm_up=job.is_warm_up,
             request_id=job.request_id,
+            traceparent=spans.traceparent(),
             is_slow=job_class.is_slow,
             stands_back=self._fair_queue(job.queue).must_stand_back(job_class.tenant),
         )

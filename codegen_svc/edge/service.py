@@ -29,8 +29,9 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
     add_CodegenServiceServicer_to_server,
 )
 from kernelfarm.ir.verify import verify_kernel
-from kernelfarm.service.interceptors import current_request_id
+from kernelfarm.service.edge_calls import current_request_id
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.endpoint import added_collector, state_build
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts, vendor_facts
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
@@ -104,7 +105,9 @@ async def serve_codegen(settings: CodegenSettings) -> None:
         ahead = asyncio.create_task(_connect_ahead(queue, cache))
         try:
             listener = Listener(settings.codegen_listen, settings.internal_server_tls())
-            await serve([listener], [ServiceRegistration(SERVICE_NAME, add)], settings)
+            state_build("codegen")
+            with added_collector(dispatcher.metrics):
+                await serve([listener], [ServiceRegistration(SERVICE_NAME, add)], settings)
         finally:
             await end_task(ahead)
             await dispatcher.abandon()

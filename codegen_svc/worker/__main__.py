@@ -10,6 +10,7 @@ from codegen_svc.sandbox.level import STRONGEST, check_level
 from codegen_svc.sandbox.probe import probed_level
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.main_process import run_worker
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.logs.logger import configure_logs
 from kernelfarm.service.settings import load_settings
@@ -21,6 +22,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     try:
         settings = load_settings(WorkerSettings)
+        spans.start_export(f"worker-{arguments.queue}")  # checked now; pool processes do it again
         settings.signer(Space.KERNELS)  # checked now: without its key no result could be published
         if settings.sandbox != STRONGEST:
             check_level(probed_level(), settings.sandbox)
@@ -28,7 +30,11 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"worker: {error}\n")
         return 2
     configure_logs(settings, f"worker-{arguments.queue}")
-    return run_worker(settings, arguments.queue, arguments.concurrency)
+    try:
+        return run_worker(settings, arguments.queue, arguments.concurrency)
+    except (CallerError, UnavailableError) as error:  # before the first job: the metrics' address
+        sys.stderr.write(f"worker: {error}\n")
+        return 2
 
 
 def _parser() -> argparse.ArgumentParser:

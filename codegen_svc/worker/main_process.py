@@ -7,19 +7,24 @@ import shutil
 import socket
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 from celery import signals
 from celery.platforms import SecurityWarning
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from codegen_svc.celery_app import BROKER_TIMEOUT_S, HEARTBEAT_SETTING, QUEUE_SETTING, make_app
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.consumer import ConsumerStatus, status_step
 from codegen_svc.worker.watchdog import start_watchdog
 from kernelfarm.cache.connection import server_answers
+from kernelfarm.service.metrics.declarations import RUNNING_JOBS, WORKER_SLOTS
+from kernelfarm.service.metrics.endpoint import added_collector, metrics_endpoint
+from kernelfarm.service.metrics.processes import shared_metrics
 
 
 def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
@@ -33,7 +38,7 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
     warnings.simplefilter("ignore", SecurityWarning)
     app = make_app(settings)
     app.conf[QUEUE_SETTING] = queue
-    with _heartbeat_file(settings) as heartbeat_file:
+    with _heartbeat_file(settings) as heartbeat_file, _shared_metrics(settings):
         app.conf[HEARTBEAT_SETTING] = str(heartbeat_file)
         status = ConsumerStatus(heartbeat_file)
         app.steps["consumer"].add(status_step(status))
@@ -55,8 +60,31 @@ def run_worker(settings: WorkerSettings, queue: str, concurrency: int) -> int:
             without_heartbeat=True,
             quiet=True,
         )
-        worker.start()
+        with metrics_endpoint(settings), added_collector(WorkerMetrics(status, queue)):
+            worker.start()
         return int(worker.exitcode or 0)
+
+
+class WorkerMetrics(Collector):
+    """The processes of a worker; `collect` runs in another thread, and only reads numbers."""
+
+    def __init__(self, status: ConsumerStatus, vendor: str) -> None:
+        self._status = status
+        self._vendor = vendor
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics now."""
+        running, slots = RUNNING_JOBS.metric(), WORKER_SLOTS.metric()
+        running.add_metric([self._vendor], self._status.busy)
+        slots.add_metric([self._vendor], self._status.up)
+        return [running, slots]
+
+
+@contextmanager
+def _shared_metrics(settings: WorkerSettings) -> Iterator[None]:
+    """Lets the pool processes add to the metrics of this process, if it serves them."""
+    with shared_metrics() if settings.metrics_listen else nullcontext():
+        yield
 
 
 @contextmanager

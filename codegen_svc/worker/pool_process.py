@@ -17,10 +17,12 @@ from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import toolchain_of
 from codegen_svc.worker.consumer import BUSY, IDLE, WARM, process_file
 from codegen_svc.worker.watchdog import WorkerState
+from kernelfarm import spans
 from kernelfarm.cache import SigningPolicy, Space, WorkerCache, WorkerReport
 from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
 from kernelfarm.service.liveness import HeartbeatFile, read_heartbeat
 from kernelfarm.service.logs.logger import configure_logs, get_logger
+from kernelfarm.service.metrics.endpoint import state_build
 
 _BEAT_EVERY_S = 1.0
 _CHECK_INTERVAL_S = 0.2
@@ -41,7 +43,7 @@ class WorkerProcess:
         self._heartbeat = HeartbeatFile(process_file(heartbeat_file, os.getpid()))
         self._has_reported = False
         self._has_job = False
-        self._queue = queue
+        self.queue = queue
         self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
         self._cache: WorkerCache | None = None
         self._is_stopping = threading.Event()
@@ -58,6 +60,7 @@ class WorkerProcess:
         `heartbeat_file` is that of its worker.
         """
         configure_logs(settings, f"worker-{queue}")
+        spans.start_export(f"worker-{queue}")
         cls._current = process = cls(settings, queue, heartbeat_file)
         process._begin()
 
@@ -78,6 +81,7 @@ class WorkerProcess:
         process, cls._current = cls._current, None
         if process is not None:
             process._end()
+            spans.end_export()
 
     def cache(self, namespace: str) -> WorkerCache:
         """The cache of a namespace; all namespaces share connections."""
@@ -124,7 +128,7 @@ class WorkerProcess:
         self._prepared_s = time.monotonic()
         try:
             backend = SandboxedBackend(
-                self._queue,
+                self.queue,
                 self.settings.sandbox_limits(),
                 demanded=self.settings.sandbox,
                 wall_s=self.settings.job_time_limit_s,
@@ -134,15 +138,16 @@ class WorkerProcess:
             # Jobs of this queue fail with this error, which says what to install.
             self._backend = error
             get_logger().error("toolchain_missing", message=str(error))
-            return WorkerReport(self._name, self._queue, "", makes_runnable_binaries=False)
+            return WorkerReport(self._name, self.queue, "", makes_runnable_binaries=False)
         self._backend = backend
+        state_build(f"worker-{self.queue}", toolchain)
         get_logger().info(
             "worker_ready",
             toolchain=toolchain,
             warm_up_ms=round(backend.warm_up_ms, 3),
             sandbox=str(backend.level),
         )
-        return WorkerReport(self._name, self._queue, toolchain, is_runnable)
+        return WorkerReport(self._name, self.queue, toolchain, is_runnable)
 
     def _write_heartbeat(self) -> None:
         # Busy comes first: a worker whose processes are busy polls for no job and must not count as

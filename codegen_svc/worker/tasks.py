@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import time
 import uuid
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
+from billiard.process import current_process
 from celery import current_app, shared_task, signals
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -21,12 +23,14 @@ from codegen_svc.celery_app import (
     REQUEST_ID_HEADER,
     SLOW_HEADER,
     STANDS_BACK_HEADER,
+    TRACEPARENT_HEADER,
 )
 from codegen_svc.sandbox.connection import TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import BuildResult, build_kernel
 from codegen_svc.worker.pool_process import WorkerProcess
+from kernelfarm import spans
 from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
@@ -39,6 +43,8 @@ from kernelfarm.errors import (
     error_facts,
 )
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.declarations import KERNEL_COMPILE_SECONDS
+from kernelfarm.service.metrics.processes import join_shared_metrics
 from kernelfarm.service.priority import yield_to_frontends
 from kernelfarm.service.settings import load_settings
 from kernelfarm.signing.tags import tenant_tag
@@ -55,6 +61,7 @@ _WALL_FACTOR = 3
 def start_process(**_: object) -> None:
     """Warms up a new worker process before it takes jobs, and reports it."""
     yield_to_frontends()
+    join_shared_metrics(f"pool{current_process().index}")
     conf = current_app.conf
     heartbeat_file = Path(conf[HEARTBEAT_SETTING])
     WorkerProcess.start(load_settings(WorkerSettings), conf[QUEUE_SETTING], heartbeat_file)
@@ -74,7 +81,9 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
     lease = Lease(bytes.fromhex(key_hex), uuid.uuid4().hex, fence, ttl_s, attempts=0)
     cache = worker.cache(namespace)
     request_id = task.request.get(REQUEST_ID_HEADER, "")
-    with structlog.contextvars.bound_contextvars(request_id=request_id, key=key_hex, fence=fence):
+    names: dict[str, Any] = {"request_id": request_id, "key": key_hex, "fence": fence}
+    parent = str(task.request.get(TRACEPARENT_HEADER) or "")
+    with spans.span("job", parent, vendor=worker.queue), _bound_to_logs(names):
         adopted = cache.adopt(lease)
         if adopted is None:
             get_logger().info("job_dropped", reason="its fence is old, or it is being built")
@@ -88,11 +97,28 @@ def build(task: Any, namespace: str, key_hex: str, fence: int) -> None:
             is_slow = bool(task.request.get(SLOW_HEADER))
             stands_back = bool(task.request.get(STANDS_BACK_HEADER))
             job = _Job(namespace, adopted.lease, adopted.job, is_slow, stands_back)
+            began_s = time.monotonic()
             with cache.lease_renewal(lease):
                 outcome = _run(worker, job)
-            if outcome.startswith(PublishStatus.FENCED.value):
+            if outcome.text.startswith(PublishStatus.FENCED.value):
                 cache.release(lease)  # it lost its lease but ended normally: no failed attempt
-            get_logger().info("job_done", outcome=outcome)
+            elapsed_s = time.monotonic() - began_s
+            KERNEL_COMPILE_SECONDS.labels(worker.queue, outcome.label).observe(elapsed_s)
+            get_logger().info("job_done", outcome=outcome.text)
+
+
+def _bound_to_logs(names: dict[str, Any]) -> AbstractContextManager[None]:
+    """Adds names to the log lines of a block, with the id of the trace if there is one."""
+    traced = {"trace_id": trace_id} if (trace_id := spans.trace_id()) else {}
+    return structlog.contextvars.bound_contextvars(**names, **traced)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """How a job ended: for the log, and as a label of metrics."""
+
+    text: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +136,16 @@ class _Job:
     stands_back: bool
 
 
-def _run(worker: WorkerProcess, job: _Job) -> str:
-    """Publishes the result or the failure of an adopted job; returns the outcome for the log."""
+def _run(worker: WorkerProcess, job: _Job) -> _Outcome:
+    """Publishes the result or the failure of an adopted job."""
     limit_s = worker.settings.job_time_limit_s
     try:
-        return _build_and_publish(worker, job).value
+        published = _build_and_publish(worker, job)
+        label = "built" if published is PublishStatus.OK else "not_published"
+        return _Outcome(published.value, label)
     except TimeLimitError as caught:
         if not job.is_slow and worker.settings.quick_time_limit_s < limit_s:
-            return _requeue_as_slow(worker, job)
+            return _Outcome(_requeue_as_slow(worker, job), "slow")
         error: Exception = caught
     except SoftTimeLimitExceeded:
         error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
@@ -125,7 +153,15 @@ def _run(worker: WorkerProcess, job: _Job) -> str:
         error = caught
     facts, ttl_s = _failure(worker, error)
     status = worker.cache(job.namespace).put_failure(job.lease, facts, ttl_s)
-    return f"{status.value} {facts.reason}"
+    return _Outcome(f"{status.value} {facts.reason}", _failure_label(error))
+
+
+def _failure_label(error: Exception) -> str:
+    """Whose failure it is: the caller's (rejected), the machine's (unavailable), or our own."""
+    if isinstance(error, CallerError):
+        return "rejected"
+    is_shortage = isinstance(error, (UnavailableError, MemoryError, OSError))
+    return "unavailable" if is_shortage else "failed"
 
 
 def _requeue_as_slow(worker: WorkerProcess, job: _Job) -> str:
@@ -151,7 +187,8 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
     with structlog.contextvars.bound_contextvars(kernel=kernel.name, target=target_name):
         started = time.monotonic()
         try:
-            result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+            with spans.span("compile", target=target_name, kernel=kernel.name):
+                result = build_kernel(backend, kernel, target, key, time.monotonic, build)
         finally:
             _record_processor_time(worker, job, backend.spent_s)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)
@@ -182,6 +219,7 @@ def _record_processor_time(worker: WorkerProcess, job: _Job, spent_s: float) -> 
         get_logger().warning("processor_time_lost", message=str(error))
 
 
+@spans.in_span("publish kernel")
 def _publish(worker: WorkerProcess, job: _Job, key: bytes, result: BuildResult) -> PublishStatus:
     namespace, lease = job.namespace, job.lease
     cache = worker.cache(namespace)

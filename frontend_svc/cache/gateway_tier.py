@@ -7,12 +7,13 @@ time until which it may serve. If the tier may not serve a program, the program 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from kernelfarm.cache import Epoch, InvalidationRecord, StoredVariant
+from kernelfarm.service.metrics.declarations import COMPILE_SAVED_SECONDS
 
 _BYTES_OF_AN_ENTRY = 1024
 # A manifest is stored as bytes and, with several times their size, as decoded objects.
@@ -63,6 +64,7 @@ class GatewayTier:
         self._lease_ends_s = float("-inf")
         self._changes = 0
         self.hits = 0
+        self._saved_ms: defaultdict[str, float] = defaultdict(float)
         self.last_served: tuple[StoreVerifier, bytes, tuple[str, ...]] | None = None
 
     def __len__(self) -> int:
@@ -81,6 +83,16 @@ class GatewayTier:
             return None
         self._programs.move_to_end(key)
         return cached
+
+    def note_saved(self, found_in: str, cost_ms: float) -> None:
+        """Notes that a program was found in a tier; its kernels took `cost_ms` to compile."""
+        self._saved_ms[found_in] += cost_ms
+
+    def record_metrics(self) -> None:
+        """Records the compile time that was saved since the last time."""
+        saved_ms, self._saved_ms = self._saved_ms, defaultdict(float)
+        for found_in, cost_ms in saved_ms.items():
+            COMPILE_SAVED_SECONDS.labels(found_in).inc(cost_ms / 1e3)
 
     def changes(self) -> int:
         """A counter of drops: a result that was looked up before a drop may not be cached."""

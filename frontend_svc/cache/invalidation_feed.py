@@ -164,6 +164,7 @@ class InvalidationFeed:
                 queue.put_nowait(event)
 
     async def _count_hits(self) -> None:
+        self._tier.record_metrics()
         hits, self._tier.hits = self._tier.hits, 0
         if hits:
             await self._cache.count("gateway_hits", hits)

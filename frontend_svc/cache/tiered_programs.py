@@ -73,6 +73,12 @@ class TieredProgramCache:
         Raises:
             UnavailableError: the program is not in memory, and the store does not answer.
         """
+        lookup = await self._find(key, caller, is_counted=is_counted)
+        if is_counted and (found := lookup.program) is not None:
+            self._tier.note_saved(found.tier.value, found.variant.manifest.cost_ms)
+        return lookup
+
+    async def _find(self, key: bytes, caller: Caller, *, is_counted: bool) -> ProgramLookup:
         # Before a program is returned: its client must be notified if its model is invalidated.
         await self.models.record(caller.tags)
         if self._shared is not None:

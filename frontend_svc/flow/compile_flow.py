@@ -25,6 +25,7 @@ from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.shared_decomposition import SharedDecomposition
 from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
+from kernelfarm import spans
 from kernelfarm.cache import KernelCache, Lease, PublishStatus
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError, error_facts, error_from_facts
@@ -93,9 +94,10 @@ class CompileFlow:
         outcome = CacheOutcome.HIT
         jobs = builds = 0
         while True:
-            lookup = await tenant_cache.programs.find(
-                key, request.job.caller, is_counted=outcome is CacheOutcome.HIT
-            )
+            with spans.span("lookup", target=target):
+                lookup = await tenant_cache.programs.find(
+                    key, request.job.caller, is_counted=outcome is CacheOutcome.HIT
+                )
             if lookup.program is not None:
                 stage.report(1, 1, outcome.value)
                 _serve(request, ProgramReady(target, lookup.program, outcome, jobs))
@@ -114,6 +116,7 @@ class CompileFlow:
             stage.report(0, 1, "another request compiles it")
             await tenant_cache.cache.wait(key, self._settings.lease_ttl_s, seen=lookup.stamp)
 
+    @spans.in_span("build program")
     async def _build(self, request: ActiveRequest, target: str, lease: Lease) -> int:
         """Compiles and publishes a program under its lease; returns the kernel jobs it caused.
 
@@ -136,6 +139,7 @@ class CompileFlow:
         await self._builds.drain(grace_s)
 
 
+@spans.in_span("publish")
 async def _publish(
     request: ActiveRequest, target: str, lease: Lease, program: CompiledProgram
 ) -> None:
@@ -153,7 +157,7 @@ async def _publish(
     graph = await request.imported.graph()
     with suppress(UnavailableError):  # the index serves explanations only
         await tenant_cache.index.add(lease.key, graph.key_parts(target))
-    stage.report(1, 1)
+    stage.finish(1)
 
 
 async def _raise_known_failure(cache: KernelCache, key: bytes) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import grpc.aio
 
+from kernelfarm import spans
 from kernelfarm.cache import StoredVariant
 from kernelfarm.errors import NoAnswerError, UnavailableError
 from kernelfarm.internal.v1 import (
@@ -68,6 +69,11 @@ class BuiltArtifacts:
     artifacts: KernelArtifacts
     caused_job: bool
     manifests: tuple[Manifest, ...]
+
+    @property
+    def cost_ms(self) -> float:
+        """The time that the kernel took to compile; each of its variants states all of it."""
+        return max((manifest.cost_ms for manifest in self.manifests), default=0.0)
 
     @property
     def tags(self) -> frozenset[str]:
@@ -151,7 +157,8 @@ class OptimizerClient:
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
         content: bytes = await _retried_across_restart(
-            "optimizer", lambda: self._optimize(request, timeout=self._timeout_s)
+            "optimizer",
+            lambda: self._optimize(request, timeout=self._timeout_s, metadata=spans.outgoing()),
         )
         response = optimizer_service_pb2.OptimizeResponse.FromString(content)
         texts = tuple((stage.name, stage.text) for stage in response.stages)
@@ -209,7 +216,10 @@ class CodegenClient:
         while True:
             try:
                 with translated_errors("codegen"):
-                    async for built in self._stub.BuildKernels(request, timeout=self._timeout_s):
+                    responses = self._stub.BuildKernels(
+                        request, timeout=self._timeout_s, metadata=spans.outgoing()
+                    )
+                    async for built in responses:
                         yield self._built(built, build_request)
                 return
             except NoAnswerError as error:  # kernels that were built are found, and reported again

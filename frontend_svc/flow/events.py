@@ -12,6 +12,7 @@ from typing import Union
 from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, Caller, SelectedVariant
 from frontend_svc.flow.compile_options import CompileOptions
+from kernelfarm.service.metrics.declarations import STAGE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +106,13 @@ class StageReporter:
         """Emits how far the stage is."""
         elapsed_s = time.monotonic() - self._began_s
         self._events.emit(StageProgress(self._name, self._target, done, total, elapsed_s, detail))
+
+    def finish(self, done: int) -> None:
+        """Emits that the stage has ended, and records its duration."""
+        self.report(done, done)
+        self.record()
+
+    def record(self) -> None:
+        """Records the duration of the stage, which has ended."""
+        vendor = self._target.partition(":")[0]
+        STAGE_SECONDS.labels(self._name, vendor).observe(time.monotonic() - self._began_s)

@@ -21,7 +21,9 @@ from frontend_svc.flow.failure_ttls import FailureTtls
 from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource, ImportedGraph
 from frontend_svc.flow.negative_cache import NegativeCache
 from frontend_svc.flow.single_flight import SingleFlight
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, WorkBudgetError, WorkMemoryError, WorkTimeError
+from kernelfarm.service.metrics.declarations import STAGE_SECONDS
 
 MAX_REQUESTS = 4096
 """Requests whose keys are cached; each takes a few hundred bytes."""
@@ -53,6 +55,7 @@ class GraphImport:
         """
         return await self._call.result()
 
+    @spans.in_span("import")
     async def _imported(self) -> ImportedGraph:
         return await self._graph_jobs.import_graph(self.source, self._targets, self._options)
 
@@ -115,6 +118,7 @@ class ImportCache:
     async def _summarize(self, digest: bytes, imported: GraphImport) -> RequestSummary:
         self._costly_errors.raise_cached(digest)
         self._caller_errors.raise_cached(digest)
+        began_s = time.monotonic()
         try:
             graph = await imported.graph()
         except _COSTLY as error:
@@ -125,6 +129,7 @@ class ImportCache:
                 digest, error, min(CALLER_ERROR_TTL_S, self._failure_ttls.ttl_s(error))
             )
             raise
+        STAGE_SECONDS.labels("import", "").observe(time.monotonic() - began_s)
         return RequestSummary(graph.nodes, dict(graph.keys))
 
 

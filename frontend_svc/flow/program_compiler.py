@@ -18,6 +18,7 @@ from frontend_svc.flow.import_cache import GraphImport, RequestSummary
 from frontend_svc.flow.program_tags import program_tags
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.shared_decomposition import SharedDecomposition
+from kernelfarm import spans
 from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.logs.logger import get_logger
@@ -65,10 +66,11 @@ class ProgramCompiler:
         job, tenant_cache = request.job, request.job.tenant_cache
         decomposed = await request.decomposition.result(target_facts(target))
         stage = request.events.stage("optimize", target)
-        optimized = await self._services.optimizer.optimize(
-            job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
-        )
-        stage.report(len(optimized.kernels), len(optimized.kernels))
+        with spans.span("optimize", target=target):
+            optimized = await self._services.optimizer.optimize(
+                job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
+            )
+        stage.finish(len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
         result = await asyncio.to_thread(  # its cost is linear in the size of the program
             program_result,
@@ -80,7 +82,8 @@ class ProgramCompiler:
         graph = await request.imported.graph()
         tags = program_tags(graph, target, optimized.made_by, kernels)
         tags = (*tags, *job.caller.tags, *tenant_cache.tags)
-        variant = UnsignedVariant(result.payload, result.named, tags=tags)
+        cost_ms = sum(kernel.cost_ms for kernel in kernels)
+        variant = UnsignedVariant(result.payload, result.named, tags=tags, cost_ms=cost_ms)
         return CompiledProgram(variant, result.blobs, sum(k.caused_job for k in kernels))
 
     async def _build_kernels(
@@ -104,6 +107,7 @@ class ProgramCompiler:
             " try again later"
         )
 
+    @spans.in_span("codegen")
     async def _request_kernels(
         self, request: ActiveRequest, target: str, optimized: OptimizedProgram
     ) -> tuple[BuiltArtifacts, ...]:
@@ -128,4 +132,5 @@ class ProgramCompiler:
         async for kernel in self._services.codegen.build(build_request):
             built[kernel.index] = kernel
             stage.report(len(built), total, optimized.kernels[kernel.index].name)
+        stage.record()
         return tuple(built[index] for index in range(total))

@@ -8,6 +8,7 @@ from frontend_svc.flow.events import EventStream
 from frontend_svc.flow.graph_job_client import DecomposedGraph, GraphJobClient
 from frontend_svc.flow.import_cache import GraphImport
 from frontend_svc.flow.single_flight import SingleFlight
+from kernelfarm import spans
 from kernelfarm.targets import TargetFacts
 
 
@@ -42,6 +43,7 @@ class SharedDecomposition:
             self._calls[max_sorted_elems] = call
         return await call.result()
 
+    @spans.in_span("decompose")
     async def _decompose(self, *, max_sorted_elems: int | None) -> DecomposedGraph:
         stage = self._events.stage("decompose")
         decomposed = await self._graph_jobs.decompose(
@@ -50,5 +52,5 @@ class SharedDecomposition:
             max_sorted_elems=max_sorted_elems,
         )
         nodes = (await self._imported.graph()).nodes
-        stage.report(nodes, nodes)
+        stage.finish(nodes)
         return decomposed

@@ -29,7 +29,8 @@ FAILURE_BYTES = 2560
 FAILURES_SHARE = 10
 """Recorded failures may take one tenth of a tenant's quota."""
 
-_FAILING = (Space.PROGRAMS, Space.KERNELS)
+FAILING_SPACES = (Space.PROGRAMS, Space.KERNELS)
+"""The key spaces whose failures are recorded."""
 
 
 def most_failures(max_bytes: int | None, max_entries: int | None) -> int:
@@ -68,7 +69,7 @@ class Quotas:
             now_ms = seconds * 1000 + microseconds // 1000
             pipeline = self._client.pipeline(transaction=False)
             pipeline.hmget(self._redis_keys.quota_usage, "bytes", "entries")
-            for space in _FAILING:
+            for space in FAILING_SPACES:
                 pipeline.zcount(self._redis_keys.failures(space), now_ms, "+inf")
             (size_bytes, entries), *failures = await pipeline.execute()
         failed = sum(int(count) for count in failures)

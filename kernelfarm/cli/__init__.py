@@ -25,6 +25,7 @@ COMMANDS = (
     "sweep",
     "tenants",
     "cache",
+    "top",
 )
 """The modules of this package that are commands, in the order of `--help`."""
 

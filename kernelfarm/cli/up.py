@@ -47,6 +47,13 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
         Path | None,
         typer.Option(help="The tenants file (`kernelfarm tenants`). Default: anyone may call."),
     ] = None,
+    metrics: Annotated[
+        bool,
+        typer.Option(
+            "--metrics",
+            help="Serve the metrics of each process on loopback; farm.json names the addresses.",
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", help="Copy the services' logs to stderr, with a prefix.")
     ] = False,
@@ -75,5 +82,6 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
             data_dir=data_dir,
             follow=follow,
             tenants_file=tenants,
+            has_metrics=metrics,
         )
     )

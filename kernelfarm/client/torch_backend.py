@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm import spans
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
@@ -26,6 +27,7 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.store import ProgramStore
@@ -72,7 +74,9 @@ def kernelfarm(
     preserve_attention(gm)
     order = InputOrder(gm)
     stated = _backend_options(options or {}, mode)
-    compiled = _compiled(order.module, order.of(example_inputs), stated)
+    start_client_export()
+    with spans.span("compile graph"):
+        compiled = _compiled(order.module, order.of(example_inputs), stated)
     return order.called_as_before(compiled)
 
 

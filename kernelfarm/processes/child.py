@@ -44,7 +44,8 @@ class ChildSpec:
     `is_alive` returns whether it works although it does not serve; without it, `probe` decides. A
     process that does not work for some time is killed. `probe_every_s` is the pause between probes
     during the start, `drain_s` the time between SIGTERM and SIGKILL. `liveness_files` are the
-    heartbeat files of the process, which are removed before each start.
+    heartbeat files of the process, which are removed before each start. `metrics_address` is where
+    it serves its metrics, or empty.
     """
 
     name: str
@@ -56,6 +57,7 @@ class ChildSpec:
     is_alive: Callable[[], Awaitable[bool]] | None = None
     watch: WatchTimes = DEFAULT_WATCH
     liveness_files: tuple[Path, ...] = ()
+    metrics_address: str = ""
 
 
 class Child:

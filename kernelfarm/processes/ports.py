@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 from kernelfarm.errors import CallerError, UnavailableError
@@ -30,3 +31,12 @@ def bound_address(listen: str) -> str:
                 " or --listen 127.0.0.1:0 for any free port"
             ) from None
         return f"{host}:{probe.getsockname()[1]}"
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """Different free ports on loopback; another program may take one before it is used."""
+    with contextlib.ExitStack() as sockets:
+        opened = [sockets.enter_context(socket.socket()) for _ in range(number)]
+        for probe in opened:
+            probe.bind(("127.0.0.1", 0))
+        return tuple(probe.getsockname()[1] for probe in opened)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import grpc
 
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, UnavailableError
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.wire.status import error_from_rpc
@@ -74,6 +75,8 @@ def open_blocking_channel(
         )
     else:
         channel = grpc.insecure_channel(address, options=channel_options())
+    if spans.is_on():
+        channel = grpc.intercept_channel(channel, _Traced())
     return grpc.intercept_channel(channel, _Bearer(token)) if token else channel
 
 
@@ -88,34 +91,52 @@ class _Details(NamedTuple):
     compression: Any
 
 
-class _Bearer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Adds the header `authorization` to each call that has none of its own."""
+class _AddedHeaders(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
+    """Adds headers to each call that does not have them."""
 
-    def __init__(self, token: str) -> None:
-        self._header = ("authorization", f"Bearer {token}")
+    def headers(self) -> Sequence[tuple[str, str]]:
+        """The headers of a call that begins now."""
+        raise NotImplementedError
 
     def intercept_unary_unary(
         self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
     ) -> Any:
-        return continuation(self._with_token(client_call_details), request)
+        return continuation(self._with_headers(client_call_details), request)
 
     def intercept_unary_stream(
         self, continuation: Callable[[Any, Any], Any], client_call_details: Any, request: Any
     ) -> Any:
-        return continuation(self._with_token(client_call_details), request)
+        return continuation(self._with_headers(client_call_details), request)
 
-    def _with_token(self, details: Any) -> Any:
+    def _with_headers(self, details: Any) -> Any:
         metadata = list(details.metadata or ())
-        if any(name == "authorization" for name, _ in metadata):
-            return details
+        present = {name for name, _ in metadata}
+        added = [header for header in self.headers() if header[0] not in present]
         return _Details(
             details.method,
             details.timeout,
-            [*metadata, self._header],
+            [*metadata, *added],
             details.credentials,
             details.wait_for_ready,
             details.compression,
         )
+
+
+class _Bearer(_AddedHeaders):
+    """Adds the header `authorization`."""
+
+    def __init__(self, token: str) -> None:
+        self._header = ("authorization", f"Bearer {token}")
+
+    def headers(self) -> Sequence[tuple[str, str]]:
+        return (self._header,)
+
+
+class _Traced(_AddedHeaders):
+    """Adds the header that names the present span."""
+
+    def headers(self) -> Sequence[tuple[str, str]]:
+        return spans.outgoing() or ()
 
 
 @contextmanager

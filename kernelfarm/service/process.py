@@ -7,8 +7,10 @@ import resource
 import sys
 from collections.abc import Awaitable, Callable
 
+from kernelfarm import spans
 from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.service.logs.logger import configure_logs, get_logger
+from kernelfarm.service.metrics.endpoint import metrics_endpoint
 from kernelfarm.service.settings import SettingsT, load_settings
 
 _OPEN_FILES = 65_536
@@ -39,13 +41,17 @@ def run_service(
     _allow_many_connections()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        asyncio.run(_awaited(main, settings))
+        spans.start_export(name)
+        with metrics_endpoint(settings):
+            asyncio.run(_awaited(main, settings))
     except CallerError as error:  # before the first call: it concerns the settings
         get_logger().error("service_misconfigured", reason=error.reason, message=str(error))
         return 2
     except KernelfarmError as error:
         get_logger().error("service_failed", reason=error.reason, message=str(error))
         return 1
+    finally:
+        spans.end_export()
     return 0
 
 

@@ -12,7 +12,9 @@ from kernelfarm.wire.status import DETAILS_TRAILER, status_code, status_details
 REQUEST_ID_HEADER = "x-request-id"
 
 
-def end_with(context: ServicerContext[Any, Any], facts: ErrorFacts, request_id: str) -> None:
+def end_with(
+    context: ServicerContext[Any, Any], facts: ErrorFacts, request_id: str, trace_id: str = ""
+) -> None:
     """Sets the status with which the call ends once its behavior returns.
 
     `context.abort` raises an error that refers to the call's state and is referred to by it. Both,
@@ -24,7 +26,7 @@ def end_with(context: ServicerContext[Any, Any], facts: ErrorFacts, request_id: 
         (
             # The caller's channel repeats only calls that got no response, not this one.
             ("grpc-retry-pushback-ms", "-1"),
-            (DETAILS_TRAILER, status_details(facts, request_id)),
+            (DETAILS_TRAILER, status_details(facts, request_id, trace_id)),
             (REQUEST_ID_HEADER, request_id),
         )
     )

@@ -13,17 +13,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
+from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.collector import collect_rarely
+from kernelfarm.service.edge_calls import EdgeRegistrar
 from kernelfarm.service.inbound.connections import Connections
 from kernelfarm.service.inbound.server_limits import inbound_limits, max_connections, server_options
-from kernelfarm.service.interceptors import EdgeRegistrar
 from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.limits import limit
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tls import ServerTls
+
+_RECORD_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class RunningServer:
     health: HealthServicer
     call_log: CallLog
     watching: asyncio.Task[None]
+    recording: asyncio.Task[None]
 
     @property
     def address(self) -> str:
@@ -72,6 +76,7 @@ class RunningServer:
         get_logger().info("draining", grace_s=grace_s)
         await self.server.stop(grace_s)
         self.watching.cancel()
+        await end_task(self.recording)
         self.call_log.flush()
         limit.report_dropped()
         get_logger().info("stopped")
@@ -116,7 +121,8 @@ async def start_server(
         )
     connections.listen(addresses)
     watching = asyncio.create_task(connections.run())
-    return RunningServer(addresses, server, health, call_log, watching)
+    recording = asyncio.create_task(_record_metrics(edge))
+    return RunningServer(addresses, server, health, call_log, watching, recording)
 
 
 async def serve(
@@ -146,6 +152,16 @@ async def serve(
     await stop.wait()
     on_draining()
     await running.drain(settings.drain_grace_s)
+
+
+async def _record_metrics(edge: EdgeRegistrar) -> None:
+    """Records metrics once a second, and when it is cancelled."""
+    try:
+        while True:
+            await asyncio.sleep(_RECORD_EVERY_S)
+            edge.record_metrics()
+    finally:
+        edge.record_metrics()
 
 
 def _bind(server: grpc.aio.Server, listener: Listener) -> str:

@@ -79,6 +79,13 @@ class ServiceSettings(BaseSettings):
     reflection: bool = True
     """Whether the server describes its API (`grpcurl list`) to callers that it serves."""
 
+    metrics_listen: str = ""
+    """Address at which the process serves its metrics for Prometheus (`/metrics`), HOST:PORT;
+    empty: it serves none. With internal TLS it is encrypted by the same certificate."""
+    metrics_client_ca_file: Path | None = None
+    """The CA whose certificates callers of the metrics must present; PEM. None: anyone who reaches
+    the address may read them."""
+
     internal_cert_file: Path | None = None
     """The service's certificate for internal TLS; PEM. Set all three internal files or none:
     without them, the services of the farm connect to each other unencrypted."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 from kernelfarm.private_files import make_private_folder
 from kernelfarm.processes.child import ChildSpec
 from kernelfarm.processes.hang_rules import DEFAULT_WATCH, WatchTimes
+from kernelfarm.processes.ports import free_ports
 from kernelfarm.service.liveness import read_heartbeat
 from kernelfarm.service.probes import ServiceProbe
 from kernelfarm.signing.key_files import KERNEL_KEY, PROGRAM_KEY, PUBLIC_KEYS
@@ -49,6 +50,7 @@ class FarmConfig:
     frontends: int = 1
     watch: WatchTimes = DEFAULT_WATCH
     log_max_bytes: int = 64 * 1024 * 1024
+    has_metrics: bool = False
 
     @property
     def optimizer_address(self) -> str:
@@ -74,18 +76,38 @@ def farm_layout(config: FarmConfig) -> FarmLayout:
     """The farm's processes in drain order: frontends first, Redis servers last."""
     environment = _environment(config)
     service = partial(_service, environment=environment, watch=config.watch)
+    stages = (
+        tuple(_frontends(config, environment)),
+        (service("codegen", "codegen_svc", config.codegen_address),),
+        (service("optimizer", "optimizer_svc", config.optimizer_address),),
+        tuple(_workers(config, environment)),
+    )
     return FarmLayout(
         endpoint=config.endpoint,
         data_dir=config.data_dir,
-        stages=(
-            tuple(_frontends(config, environment)),
-            (service("codegen", "codegen_svc", config.codegen_address),),
-            (service("optimizer", "optimizer_svc", config.optimizer_address),),
-            tuple(_workers(config, environment)),
-            tuple(_servers(config)),
-        ),
+        stages=(*_with_metrics(stages, config), tuple(_servers(config))),
         log_max_bytes=config.log_max_bytes,
     )
+
+
+def _with_metrics(
+    stages: tuple[tuple[ChildSpec, ...], ...], config: FarmConfig
+) -> Iterator[tuple[ChildSpec, ...]]:
+    """The processes, each with an address of its own for its metrics if the farm has metrics.
+
+    Our own environment may name an address, which only one process could bind.
+    """
+    ports = iter(free_ports(sum(map(len, stages)) if config.has_metrics else 0))
+    for stage in stages:
+        addresses = [f"127.0.0.1:{next(ports)}" if config.has_metrics else "" for _ in stage]
+        yield tuple(
+            replace(
+                spec,
+                environment=(*spec.environment, ("KERNELFARM_METRICS_LISTEN", address)),
+                metrics_address=address,
+            )
+            for spec, address in zip(stage, addresses, strict=True)
+        )
 
 
 def _environment(config: FarmConfig) -> tuple[tuple[str, str], ...]:

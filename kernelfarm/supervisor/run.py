@@ -25,6 +25,7 @@ from kernelfarm.supervisor.settings import (
     default_cpu_workers,
     default_jobs_each,
 )
+from kernelfarm.supervisor.status_file import STATUS_FILE
 from kernelfarm.supervisor.supervisor import Supervisor, exclusive_data_dir
 from kernelfarm.targets import all_vendors
 
@@ -43,6 +44,7 @@ class FarmOptions:
     follow: bool
     frontends: int = 1
     tenants_file: Path | None = None
+    has_metrics: bool = False
 
 
 def run_farm(options: FarmOptions) -> None:
@@ -79,6 +81,7 @@ def run_farm(options: FarmOptions) -> None:
                 start_s=settings.start_timeout_s,
             ),
             log_max_bytes=settings.log_max_bytes,
+            has_metrics=options.has_metrics,
         )
         if config.is_signed:
             make_keys(config.keys_dir)
@@ -110,6 +113,8 @@ async def _announce(config: FarmConfig) -> None:
     for vendor, has_toolchain in (await reported_vendors(config.codegen_address)).items():
         if not has_toolchain:
             _print_line(f"no toolchain for {vendor}: run `kernelfarm doctor` for how to install it")
+    if config.has_metrics:
+        _print_line(f"metrics: each process's address is in {config.data_dir / STATUS_FILE}")
     print(f"READY {config.endpoint}", flush=True)
 
 

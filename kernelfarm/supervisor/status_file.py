@@ -1,7 +1,10 @@
 """The farm's state as a JSON file, for tests and tools.
 
 `{"state": "starting|ready|draining|stopped", "endpoint": "127.0.0.1:50051", "pid": 12,
-"children": {"worker-cpu-0": {"pid": 13, "restarts": 0, "ready": true, "log": "/..."}}}`
+"children": {"worker-cpu-0": {"pid": 13, "restarts": 0, "ready": true, "log": "/...",
+"metrics": "127.0.0.1:41234"}}}`
+
+`metrics` is empty for a process that serves none.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ def write_status(data_dir: Path, state: str, endpoint: str, children: Iterable[C
                 "restarts": child.restarts,
                 "ready": child.is_ready,
                 "log": str(child.log_path),
+                "metrics": child.spec.metrics_address,
             }
             for child in children
         },

@@ -22,6 +22,9 @@ ERROR_DOMAIN = "kernelfarm"
 # The trailer of `google.rpc.Status` in every gRPC implementation.
 DETAILS_TRAILER = "grpc-status-details-bin"
 
+# Begins the field `serving_data` of RequestInfo if the call belongs to a trace.
+_TRACE = "trace_id="
+
 # gRPC's core writes this when it refuses a message before reading it.
 _TOO_LARGE = re.compile(r"larger than max \((\d+) vs\. (\d+)\)")
 
@@ -31,7 +34,7 @@ def status_code(facts: ErrorFacts) -> grpc.StatusCode:
     return grpc.StatusCode[facts.status]
 
 
-def status_details(facts: ErrorFacts, request_id: str) -> bytes:
+def status_details(facts: ErrorFacts, request_id: str, trace_id: str = "") -> bytes:
     """The serialized `google.rpc.Status` for the details trailer."""
     code: int = status_code(facts).value[0]
     status = status_pb2.Status(code=code, message=facts.message)
@@ -42,7 +45,9 @@ def status_details(facts: ErrorFacts, request_id: str) -> bytes:
         retry.retry_delay.FromNanoseconds(round(facts.retry_after_s * 1e9))
         _pack(status, retry)
     if request_id:
-        _pack(status, error_details_pb2.RequestInfo(request_id=request_id))
+        served_by = f"{_TRACE}{trace_id}" if trace_id else ""
+        request = error_details_pb2.RequestInfo(request_id=request_id, serving_data=served_by)
+        _pack(status, request)
     serialized: bytes = status.SerializeToString()
     return serialized
 
@@ -73,6 +78,8 @@ def _error_with_details(
     found = error_from_facts(ErrorFacts(code.name, info.reason, message, retry_after_s))
     if _unpack(status, request):
         found.add_note(f"request id: {request.request_id}")
+        if request.serving_data.startswith(_TRACE):
+            found.add_note(f"trace id: {request.serving_data.removeprefix(_TRACE)[:32]}")
     return found
 
 

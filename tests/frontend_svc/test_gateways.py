@@ -11,6 +11,7 @@ import grpc
 import pytest
 
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.processes.ports import free_ports
 from kernelfarm.service.probes import is_serving
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.support.farm import TIMEOUT_S, wait_until
@@ -24,6 +25,7 @@ from tests.support.gateways import (
     running_store,
     serving_pids,
 )
+from tests.support.scrapes import Samples, scrape_until, value
 
 GATEWAYS = 4
 CONNECTIONS = 24
@@ -93,3 +95,20 @@ def test_gateways_refuse_a_port_that_is_taken(bench: Bench) -> None:
 def _parent_of(pid: int) -> str:
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[1]
+
+
+async def test_the_metrics_of_all_gateways_are_one_page(bench: Bench) -> None:
+    (key,) = await publish(bench, 1, 2000)
+    metrics = f"127.0.0.1:{free_ports(1)[0]}"
+    with running_gateways(bench, 2, metrics_listen=metrics) as (address, pids):
+        await answers(address, key)
+        samples = await asyncio.to_thread(
+            scrape_until, metrics, lambda now: lookups(now) >= CONNECTIONS, "counted look-ups"
+        )
+        assert value(samples, "kernelfarm_farm_counters_up") == 1
+        assert value(samples, "kernelfarm_child_processes") >= len(pids)
+        assert value(samples, "kernelfarm_build_info", service="frontend") == 1
+
+
+def lookups(samples: Samples) -> float:
+    return value(samples, "kernelfarm_call_seconds_count", method="CompileService/Lookup")

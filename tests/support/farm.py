@@ -68,6 +68,7 @@ def running_farm(
     *,
     frontends: int = 1,
     workers: int = 1,
+    metrics: bool = False,
     **environment: str,
 ) -> Iterator[Farm]:
     """A farm on a free port with an empty cache; killed at the end if the test did not stop it.
@@ -75,6 +76,7 @@ def running_farm(
     `workers` is the number of workers of the CPU queue: each costs a farm seconds to start.
     """
     flags = ["--vendors", vendors, "--frontends", str(frontends), "--workers", str(workers)]
+    flags += ["--metrics"] if metrics else []
     # For what killed workers leave behind. Its path is short: sockets of the farm are in it.
     with tempfile.TemporaryDirectory(prefix="kf-", ignore_cleanup_errors=True) as temporary:
         added = {

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import grpc
 
+from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm.call_retry import CallRetry
 from kernelfarm.client.farm.channel import FarmChannel
@@ -23,6 +24,7 @@ from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.farm.manifest_verifier import ManifestVerifier
 from kernelfarm.client.farm.wait_budget import remaining_timeout
 from kernelfarm.client.process.exit import pause
+from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.digest import program_keys
 from kernelfarm.errors import (
@@ -84,6 +86,7 @@ class FarmClient:
     """
 
     def __init__(self, settings: ClientSettings, remembered_keys: Path | None = None) -> None:
+        start_client_export()
         self.settings = settings
         self.verifier = ManifestVerifier(settings, self._public_keys, remembered_keys)
         self._peer = f"the farm at {settings.endpoint}"
@@ -118,6 +121,7 @@ class FarmClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @spans.in_span("Compile")
     def compile(
         self,
         graph: Graph,
@@ -167,6 +171,7 @@ class FarmClient:
 
         return self._retried(attempt)
 
+    @spans.in_span("Lookup")
     def lookup(self, key: bytes) -> CompiledProgram:
         """A program by its key.
 
@@ -183,6 +188,7 @@ class FarmClient:
 
         return self._retried(attempt)
 
+    @spans.in_span("ReadBlobs")
     def read_blobs(self, digests: Sequence[bytes]) -> dict[bytes, bytes]:
         """Verified blobs by SHA-256.
 
@@ -197,6 +203,7 @@ class FarmClient:
             found.update(self._retried(partial(self._read_batch, part)))
         return found
 
+    @spans.in_span("GetCapabilities")
     def capabilities(self) -> pb.GetCapabilitiesResponse:
         """The farm's version, targets and public keys."""
         request = pb.GetCapabilitiesRequest()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm.client import MAX_BLOBS_IN_A_REQUEST, FarmClient
 from kernelfarm.errors import KernelfarmError, PoisonedBlobError
@@ -39,6 +40,7 @@ class TraceClient:
         self._settings = client.settings
         self._peer = f"the farm at {client.settings.endpoint}"
 
+    @spans.in_span("LookupTrace")
     def lookup(
         self,
         digest: bytes,
@@ -75,6 +77,7 @@ class TraceClient:
             answer.program = None
         return answer
 
+    @spans.in_span("PutTrace")
     def put(
         self, trace: manifest_pb2.SignedVariant, parts: Mapping[str, str], timeout_s: float
     ) -> pb.PutTraceOutcome.ValueType:

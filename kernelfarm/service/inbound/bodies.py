@@ -25,6 +25,7 @@ from typing import Any
 from kernelfarm.errors import BodyTooSlowError, FarmFullError, NoMessageError
 from kernelfarm.service.inbound.byte_rate import ByteRateLimiter, ByteRateLimits
 from kernelfarm.service.memory import LARGE_BYTES, MemoryTrimmer
+from kernelfarm.service.metrics.declarations import INBOUND_BYTES
 
 _CHECK_INTERVAL_S = 0.1
 
@@ -109,6 +110,11 @@ class Inbound:
     def charge_failure(self, sender: str) -> None:
         """Charges a sender for a call that failed because of what it sent."""
         self._byte_rate.charge_failure(sender, asyncio.get_running_loop().time())
+
+    def record_metrics(self) -> None:
+        """Records the held bytes and their limit."""
+        INBOUND_BYTES.labels("held").set(self.held_bytes)
+        INBOUND_BYTES.labels("limit").set(self._limits.held_bytes)
 
     def end(self, sender: str, size_bytes: int) -> None:
         """Ends the count of a call whose body was received."""

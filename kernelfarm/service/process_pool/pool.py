@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from kernelfarm import spans
 from kernelfarm.errors import (
     KernelfarmError,
     UnavailableError,
@@ -121,9 +122,11 @@ class ProcessPool:
         while True:
             request = SlotRequest(item.tenant)
             request.is_heavy = is_heavy
-            await self._scheduler.enter(request)
+            with spans.span("wait for a work process"):
+                await self._scheduler.enter(request)
             try:
-                return await self._attempt(item, request)
+                with spans.span(f"work process: {item.name}"):
+                    return await self._attempt(item, request)
             except _PreemptedError:
                 is_heavy = True
             finally:

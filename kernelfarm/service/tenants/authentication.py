@@ -52,6 +52,11 @@ class TenantsFile:
         self._checked_s = clock()
         self.failed_reloads = 0
 
+    @property
+    def latest(self) -> TenantDirectory:
+        """The tenants as they were read last; other threads may ask for them."""
+        return self._directory
+
     def current(self) -> TenantDirectory:
         """The tenants; a change of the file is visible after at most half a second."""
         now_s = self._clock()

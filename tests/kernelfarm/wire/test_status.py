@@ -53,3 +53,10 @@ def test_a_reason_of_a_newer_farm_becomes_the_nearest_error() -> None:
     assert isinstance(error, UnavailableError)
     assert (str(error), error.retry_after_s) == ("come back", 2.5)
     assert error.__notes__ == ["request id: r9"]
+
+
+def test_an_error_names_the_request_trace_that_it_belongs_to() -> None:
+    facts = ErrorFacts("UNAVAILABLE", "NO_ANSWER", "come back", None)
+    details = status_details(facts, "r9", "4bf92f3577b34da6a3ce929d0e0e4736")
+    error = error_from_rpc(failed_call(grpc.StatusCode.UNAVAILABLE, "come back", details))
+    assert error.__notes__ == ["request id: r9", "trace id: 4bf92f3577b34da6a3ce929d0e0e4736"]

@@ -13,6 +13,7 @@ import grpc
 from grpc.aio import AbortError, ServicerContext
 from structlog.contextvars import bind_contextvars, get_contextvars
 
+from kernelfarm import spans
 from kernelfarm.errors import (
     CallerError,
     ErrorFacts,
@@ -30,6 +31,8 @@ from kernelfarm.service.infrastructure import wrap_infrastructure
 from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.malformed import Parse, parser_of
+from kernelfarm.service.metrics.declarations import CALL_SECONDS
+from kernelfarm.service.metrics.durations import CallDurations
 from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 from kernelfarm.service.tenants.access import AccessControl
@@ -71,12 +74,18 @@ class EdgeRegistrar:
         self._edge = Edge(
             access,
             call_log or CallLog(),
+            CallDurations(CALL_SECONDS),
             Inbound(limits),
             UnauthenticatedCalls(limits),
             connections or Connections(_CONNECTIONS),
             Collector(),
         )
         self._server = server
+
+    def record_metrics(self) -> None:
+        """Records what happened since the last time in this process's metrics."""
+        self._edge.durations.flush()
+        self._edge.inbound.record_metrics()
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Does nothing: the same handlers are registered by name."""
@@ -108,6 +117,7 @@ class Edge:
 
     access: AccessControl | None
     call_log: CallLog
+    durations: CallDurations
     inbound: Inbound
     unauthenticated: UnauthenticatedCalls
     connections: Connections
@@ -185,6 +195,7 @@ class _Call:
         "_metadata",
         "_method",
         "_peer",
+        "_span",
         "_started_s",
     )
 
@@ -199,6 +210,7 @@ class _Call:
         self._body: RequestBody | None = None
         self._is_bound = False
         self._peer = ""
+        self._span: spans.CallSpan | None = None
 
     async def request(self, parse: Parse) -> Any:
         """Identifies the caller, then receives its message.
@@ -245,6 +257,10 @@ class _Call:
         """Adds the call's names to its log lines; each call runs in a task with its own context."""
         self._is_bound = True
         names = {"request_id": request_id or self._header_id(), "method": self._method}
+        if spans.is_on():
+            elapsed_s = time.monotonic() - self._started_s
+            self._span = spans.CallSpan(self._method, self._metadata, elapsed_s)
+            names["trace_id"] = self._span.trace_id
         identity = self._identity
         if identity is not None and identity.credential:
             names["tenant"], names["credential"] = identity.tenant, identity.credential
@@ -266,7 +282,11 @@ class _Call:
             self._edge.connections.end(self._peer)
 
     def _log_end(self, status: str) -> None:
-        self._edge.call_log.done(self._method, status, time.monotonic() - self._started_s)
+        edge, elapsed_s = self._edge, time.monotonic() - self._started_s
+        edge.durations.add(self._method, status, elapsed_s)
+        if self._span is not None:
+            self._span.end(status)
+        edge.call_log.done(self._method, status, elapsed_s)
 
     def _translate(self, error: Exception) -> None:
         facts = error_facts(error)
@@ -277,7 +297,7 @@ class _Call:
         if self._edge.access is not None:
             tenant = self._identity.tenant if self._identity else ""
             self._edge.access.refusals.count(tenant, error)
-        end_with(self._context, facts, current_request_id())
+        end_with(self._context, facts, current_request_id(), spans.trace_id())
 
 
 def _is_costly(error: CallerError) -> bool:

@@ -1,0 +1,308 @@
+"""A real Prometheus scrapes a real farm, and its alerts fire for faults that the test causes.
+
+`tests/deploy/test_alerts.py` checks every rule with invented series. Here the series are the farm's
+own. The rules are those of `deploy`, with shorter times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+import yaml
+
+from kernelfarm.cache.redis_keys import RedisKeys
+from kernelfarm.errors import KernelfarmError
+from kernelfarm.processes.ports import free_ports
+from kernelfarm.service.tenants.directory import Tenant, TenantDirectory
+from kernelfarm.service.tenants.identity import Quota, Role
+from kernelfarm.service.tenants.tokens import new_token
+from kernelfarm.service.tenants.toml_file import write_tenants
+from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
+from tests.support.processes import kill_tree
+from tests.support.prometheus_rules import RULES, dashboard_expressions
+from tests.support.redis_of_process import client_of, socket_of
+from tests.support.small_graphs import h_request, slow_request
+from tests.support.tenants_farm import Caller, binary_of
+from tests.support.third_party import need
+
+ALERT_S = 90
+SAVED = "sum(kernelfarm_compile_saved_seconds_total) > 0"
+
+pytestmark = pytest.mark.slow  # a farm and a Prometheus of its own, and minutes of waiting
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A server that scrapes a farm."""
+
+    address: str
+
+    def query(self, expression: str) -> list[dict[str, object]]:
+        """The result of an expression now."""
+        return self._get("query", query=expression)["result"]
+
+    def firing(self) -> set[str]:
+        """The names of the alerts that fire."""
+        return {
+            alert["labels"]["alertname"]
+            for alert in self._get("alerts")["alerts"]
+            if alert["state"] == "firing"
+        }
+
+    def _get(self, name: str, **parameters: str) -> dict[str, list[dict[str, object]]]:
+        query = urllib.parse.urlencode(parameters)
+        url = f"http://{self.address}/api/v1/{name}?{query}"
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+            return json.load(response)["data"]
+
+
+@contextmanager
+def running_prometheus(folder: Path, farm: Farm) -> Iterator[Prometheus]:
+    """A Prometheus on loopback that scrapes each process of a farm each second."""
+    folder.mkdir()
+    rules = re.sub(r"(?m)^ +for: \w+\n", "", RULES.read_text())
+    rules = re.sub(r"\[\d+m\]", "[15s]", rules).replace("offset 10m", "offset 15s")
+    rules = rules.replace("> 60", "> 5")
+    (folder / "alerts.yaml").write_text(rules)
+    jobs = [
+        {
+            "job_name": f"kernelfarm-{name}",
+            "static_configs": [{"targets": [child["metrics"]]}],
+        }
+        for name, child in farm.status()["children"].items()
+        if child["metrics"]
+    ]
+    configuration = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["alerts.yaml"],
+        "scrape_configs": jobs,
+    }
+    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    prometheus = Prometheus(f"127.0.0.1:{free_ports(1)[0]}")
+    command = [
+        "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={prometheus.address}",
+        "--log.level=warn",
+    ]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
+        try:
+            wait_until(lambda: answers(prometheus), TIMEOUT_S, "Prometheus answers")
+            yield prometheus
+        finally:
+            process.kill()
+
+
+def answers(prometheus: Prometheus) -> bool:
+    with suppress(OSError):
+        return prometheus.query("up") != []
+    return False
+
+
+TOKEN, STORED_TOKEN = new_token(frozenset({Role.MEMBER, Role.ADMINISTRATOR}))
+
+
+@pytest.fixture(scope="module")
+def tenants_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tenants") / "tenants.toml"
+    allow(path, Quota())
+    return path
+
+
+def allow(path: Path, quota: Quota) -> None:
+    """Writes the tenants file of the farm, with one tenant."""
+    write_tenants(path, TenantDirectory([Tenant("acme", b"a" * 32, quota, (STORED_TOKEN,))]))
+
+
+@pytest.fixture(scope="module")
+def farm(tenants_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
+    need("prometheus")
+    environment = {
+        "KERNELFARM_TENANTS_FILE": str(tenants_file),
+        "KERNELFARM_NO_WORKER_GRACE_S": "30",
+        "KERNELFARM_HUNG_AFTER_S": "15",
+    }
+    data = tmp_path_factory.mktemp("farm")
+    with running_farm(data, "cpu", metrics=True, **environment) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def prometheus(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    with running_prometheus(tmp_path_factory.mktemp("prometheus") / "own", farm) as started:
+        yield started
+
+
+@pytest.fixture
+def caller(farm: Farm) -> Caller:
+    return Caller(farm.endpoint, TOKEN)
+
+
+@pytest.fixture(scope="module")
+def store(farm: Farm) -> Iterator[redis.Redis]:
+    (pid,) = farm.pids("redis-cache")
+    with client_of(socket_of(psutil.Process(pid))) as client:
+        yield client
+
+
+def wait_for(prometheus: Prometheus, *names: str) -> None:
+    wait_until(lambda: prometheus.firing().issuperset(names), ALERT_S, f"{names} fire")
+
+
+@contextmanager
+def in_background(work: Callable[[], object]) -> Iterator[None]:
+    """Runs a call of the farm in a thread; its errors are those that the fault causes."""
+
+    def run() -> None:
+        with suppress(KernelfarmError):
+            work()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(TIMEOUT_S)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that hangs during the block; its supervisor kills it after 15 s."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_healthy_farm_is_scraped_and_no_alert_fires(
+    prometheus: Prometheus, farm: Farm, caller: Caller
+) -> None:
+    processes = sum(bool(child["metrics"]) for child in farm.status()["children"].values())
+    wait_until(
+        lambda: prometheus.query("sum(up)")[0]["value"][1] == str(processes),  # type: ignore[index] # JSON
+        TIMEOUT_S,
+        "every process is scraped",
+    )
+    caller.compile(h_request())
+    assert caller.lookup(caller.compile(h_request()).key).key
+    wait_until(
+        lambda: prometheus.query(SAVED) != [], TIMEOUT_S, "the compile time that the hit saved"
+    )
+    assert prometheus.firing() == set()
+    for expression in dashboard_expressions():
+        prometheus.query(expression)
+
+
+def test_kernels_without_a_worker(prometheus: Prometheus, caller: Caller) -> None:
+    with in_background(lambda: caller.compile(h_request(32, 64, "cuda:sm_90a"))):
+        wait_for(prometheus, "KernelfarmNoWorker", "KernelfarmQueueOld")
+        # Prometheus sees no increase in the first failure, with which its series begins.
+        with in_background(lambda: caller.compile(h_request(48, 96, "cuda:sm_90a"))):
+            wait_for(prometheus, "KernelfarmCallsFail")
+
+
+def test_an_unusable_tenants_file(
+    prometheus: Prometheus, tenants_file: Path, caller: Caller
+) -> None:
+    content = tenants_file.read_text()
+    tenants_file.write_text("no tenants")
+    caller.capabilities()
+    wait_for(prometheus, "KernelfarmTenantsFileUnusable")
+    tenants_file.write_text(content)
+
+
+def test_a_tenant_near_its_quota(
+    prometheus: Prometheus, tenants_file: Path, store: redis.Redis, caller: Caller
+) -> None:
+    caller.compile(h_request())
+    # Without recorded failures, which expire after seconds.
+    stored = store.hget(RedisKeys("default/acme").quota_usage, "bytes")
+    assert stored is not None
+    allow(tenants_file, Quota(max_bytes=round(int(stored) / 0.95)))
+
+    def fires() -> bool:
+        caller.usage()  # a frontend reads the file again when it is called
+        return "KernelfarmTenantNearQuota" in prometheus.firing()
+
+    wait_until(fires, ALERT_S, "the alert")
+    allow(tenants_file, Quota())
+
+
+def test_a_kernel_whose_worker_is_killed_twice(
+    prometheus: Prometheus, farm: Farm, caller: Caller
+) -> None:
+    with in_background(lambda: caller.compile(slow_request())):
+        kill_in_job(farm)
+        kill_in_job(farm)
+        wait_for(prometheus, "KernelfarmTakeovers", "KernelfarmQuarantine")
+
+
+def kill_in_job(farm: Farm) -> None:
+    """Kills the worker when it begins the next job."""
+    ended = farm.log("worker-cpu-0").count("job_begun")
+    if is_working(farm):
+        ended -= 1
+    wait_until(
+        lambda: farm.log("worker-cpu-0").count("job_begun") > ended, TIMEOUT_S, "a job begins"
+    )
+    (pid,) = farm.pids("worker-cpu-0")
+    kill_tree(pid)
+    wait_until(lambda: farm.is_back("worker-cpu-0", pid), TIMEOUT_S, "another worker")
+
+
+def is_working(farm: Farm) -> bool:
+    log = farm.log("worker-cpu-0")
+    return log.rfind("job_begun") > max(log.rfind("worker_ready"), log.rfind("job_done"))
+
+
+def test_altered_blobs(prometheus: Prometheus, store: redis.Redis, caller: Caller) -> None:
+    program = caller.compile(h_request(16, 32))
+    sha256 = binary_of(program)
+    store.set(RedisKeys("default/acme").blob(sha256), b"another content")
+    with pytest.raises(KernelfarmError):
+        caller.read(sha256)
+    wait_for(prometheus, "KernelfarmCacheAltered")
+
+
+def test_a_lost_epoch_table(prometheus: Prometheus, store: redis.Redis, caller: Caller) -> None:
+    key = caller.compile(h_request()).key
+    store.delete(RedisKeys("default").epochs)
+
+    def misses() -> bool:
+        with suppress(KernelfarmError):
+            caller.lookup(key)
+        return "KernelfarmEpochTableLost" in prometheus.firing()
+
+    wait_until(misses, ALERT_S, "the alert")
+
+
+def test_a_service_that_hangs(prometheus: Prometheus, farm: Farm) -> None:
+    (pid,) = farm.pids("optimizer")
+    with stopped(pid):
+        wait_for(prometheus, "KernelfarmProcessDown")
+    wait_until(
+        lambda: "KernelfarmProcessDown" not in prometheus.firing(), TIMEOUT_S, "it serves again"
+    )
+
+
+def test_a_cache_that_hangs(prometheus: Prometheus, farm: Farm) -> None:
+    (pid,) = farm.pids("redis-cache")
+    with stopped(pid):
+        wait_for(prometheus, "KernelfarmCacheSilent")
