@@ -17,6 +17,7 @@ COMMANDS = (
     "up",
     "compile",
     "warm",
+    "verify-coverage",
     "explain",
     "doctor",
     "keys",

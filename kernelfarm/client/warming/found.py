@@ -1,10 +1,14 @@
-"""Checks what a farm returns to commands that need no torch: traces by their signatures alone."""
+"""What a farm returned, as batch commands state it; needs no torch.
+
+Traces are checked by their signatures alone: only a client with torch can decode them.
+"""
 
 from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
 from kernelfarm.client.farm.client import FarmClient
+from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import CacheAddress, Space, check_content
 from kernelfarm.v1 import manifest_pb2
@@ -28,3 +32,14 @@ def checked_trace(client: FarmClient, sent: manifest_pb2.SignedVariant, digest: 
         return pb.Trace.FromString(sent.content).program_key
     except DecodeError as error:
         raise MalformedMessageError(f"{len(sent.content)} bytes that are not a trace") from error
+
+
+def toolchains_of(program: CompiledProgram) -> list[str]:
+    """The toolchains that took part in a program, `backend@fingerprint`, sorted."""
+    prefix = "toolchain:"
+    return [tag.removeprefix(prefix) for tag in program.manifest.tags if tag.startswith(prefix)]
+
+
+def kernels_of(program: CompiledProgram) -> list[str]:
+    """The keys of a program's kernels (hex), each once, in the plan's order."""
+    return list(dict.fromkeys(key.hex() for key in program.plan.kernel_keys))

@@ -20,6 +20,7 @@ from kernelfarm.client.warming.capture_case import capture_case, capture_identit
 from kernelfarm.client.warming.captures import CaptureFolder, CaseCapture
 from kernelfarm.client.warming.cases import Case, cases_of
 from kernelfarm.client.warming.certificate import ProgramCoverage, TraceCoverage
+from kernelfarm.client.warming.found import kernels_of, toolchains_of
 from kernelfarm.client.warming.manifest import CompileFlags, WarmingManifest
 from kernelfarm.client.warming.models import CaptureFailedError
 from kernelfarm.client.warming.requests import (
@@ -27,7 +28,6 @@ from kernelfarm.client.warming.requests import (
     GraphWarmer,
     StaleCaptureError,
     WarmedProgram,
-    toolchains_of,
 )
 
 _MOST_CAPTURES = 2
@@ -178,7 +178,7 @@ def _entry(case: Case, graph: int, result: WarmedProgram) -> ProgramCoverage:
         key=result.key.hex(),
         is_present=program is not None,
         reason=result.error,
-        kernels=tuple(dict.fromkeys(a.key.hex() for a in artifacts)),
+        kernels=tuple(kernels_of(program)) if program else (),
         toolchains=tuple(toolchains_of(program)) if program else (),
         stub=next((a.stub_reason for a in artifacts if a.is_stub), ""),
         trace=result.trace,

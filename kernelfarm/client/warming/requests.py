@@ -198,13 +198,3 @@ class _Programs:
             return ""
         self._is_stale = True
         return "something that it depends on was invalidated after its capture"
-
-
-def toolchains_of(program: CompiledProgram) -> list[str]:
-    """The toolchains that took part in a program, `backend@fingerprint`, sorted."""
-    prefix = "toolchain:"
-    return [
-        tag.removeprefix(prefix) for tag in program.manifest.tags if tag.startswith(prefix)
-    ]
-
-
