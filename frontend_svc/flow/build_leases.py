@@ -47,7 +47,7 @@ class BuildLeases:
         """
         tenant_cache, compile_id = job.tenant_cache, uuid.uuid4().hex
         try:
-            self._builds.check_capacity()
+            self._builds.check_capacity(is_warm_up=job.is_warm_up)
             await self._admission.admit(tenant_cache, compile_id, may_compile=job.may_compile)
         except (FarmFullError, QuotaError):
             if await tenant_cache.cache.is_in_progress(key, seen=seen):

@@ -107,7 +107,8 @@ class CompileFlow:
                 _check_builds(key, builds)
                 outcome = CacheOutcome.MISS
                 stage.report(0, 1, outcome.value)
-                jobs += await self._builds.run(self._build(request, target, lease))
+                build = self._build(request, target, lease)
+                jobs += await self._builds.run(build, is_warm_up=request.job.is_warm_up)
                 continue
             # Wait until that request publishes, fails, or loses its lease.
             outcome = CacheOutcome.MERGED if outcome is CacheOutcome.HIT else outcome

@@ -66,7 +66,7 @@ class ProgramCompiler:
         decomposed = await request.decomposition.result(target_facts(target))
         stage = request.events.stage("optimize", target)
         optimized = await self._services.optimizer.optimize(
-            job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
+            job.request_id, decomposed.message, target, request.imported.source
         )
         stage.report(len(optimized.kernels), len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
@@ -112,7 +112,7 @@ class ProgramCompiler:
         stage = request.events.stage("codegen", target)
         stage.report(0, total)
         keys = await self._graph_jobs.kernel_keys(
-            optimized.content, target, tenant_cache.namespace_config.tenant
+            optimized.content, target, request.imported.source
         )
         build_request = KernelBuildRequest(
             job.request_id,

@@ -30,9 +30,7 @@ def verify_coverage(
     allow_unsigned: Annotated[
         bool, typer.Option("--allow-unsigned", help="Accept a certificate without a signature.")
     ] = False,
-    parallel: Annotated[
-        int, typer.Option(help="Look-ups at once.", min=1, max=64)
-    ] = 8,
+    parallel: Annotated[int, typer.Option(help="Look-ups at once.", min=1, max=64)] = 8,
     attempts: Annotated[
         int, typer.Option(help="How often a call is made while the farm is away.", min=1, max=1000)
     ] = 4,

@@ -45,9 +45,7 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
         Path | None,
         typer.Option(help="Folder for captured graphs, so that a job that ended continues."),
     ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Capture every model again.")
-    ] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Capture every model again.")] = False,
     parallel: Annotated[
         int, typer.Option(help="Graphs for which the job waits at once.", min=1, max=64)
     ] = 4,
@@ -99,12 +97,12 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
 class _Run:
     """One run of a job."""
 
-    def __init__(  # noqa: PLR0913 (the options of the command)
+    def __init__(
         self,
         manifest: WarmingManifest,
         models: Path,
         captures: Path,
-        is_fresh: bool,  # noqa: FBT001 (as typer passes it)
+        is_fresh: bool,
         parallel: int,
         attempts: int,
     ) -> None:

@@ -58,9 +58,7 @@ def publish_trace(
         KernelfarmError: the farm refuses the trace, or does not answer.
     """
     manifest = signer.sign(_statement(client.settings.namespace, trace, made_in))
-    signed = manifest_pb2.SignedVariant(
-        manifest=manifest_to_proto(manifest), content=trace.content
-    )
+    signed = manifest_pb2.SignedVariant(manifest=manifest_to_proto(manifest), content=trace.content)
     return TraceClient(client).put(signed, trace.parts, timeout_s)
 
 

@@ -69,9 +69,7 @@ class _Collector:
                 self._collect(traced_module, traces, made_in)
             return make_boxed_func(traced_module.forward)
 
-        return order.called_as_before(
-            traced(order.module, order.of(example_inputs), compiler)
-        )
+        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
 
     def _collect(
         self, traced_module: fx.GraphModule, traces: TraceCache, made_in: Epoch | None
@@ -93,7 +91,9 @@ class _Collector:
         return program_key(captured.graph, target, self.options.pairs())
 
 
-def capture_case(case: Case, access: FarmAccess, folder: Path, options: CompileOptions) -> CaseCapture:
+def capture_case(
+    case: Case, access: FarmAccess, folder: Path, options: CompileOptions
+) -> CaseCapture:
     """The graphs of a case; paths of `.pt2` files are relative to `folder`.
 
     Raises:

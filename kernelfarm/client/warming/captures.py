@@ -80,7 +80,10 @@ class CaptureFolder:
         """The capture of a case; None if there is none, or its file cannot be used."""
         try:
             return CaseCapture.model_validate_json(read_sealed(self._path(identity)))
-        except (OSError, ValueError):  # pydantic's too: it is captured again, and the file is replaced
+        except (
+            OSError,
+            ValueError,
+        ):  # pydantic's too: it is captured again, and the file is replaced
             return None
 
     def put(self, identity: str, capture: CaseCapture) -> None:

@@ -127,7 +127,9 @@ class SignedCertificate(_Strict):
         try:
             return StatementSignature(self.key_id, base64.b64decode(self.signature, validate=True))
         except binascii.Error as error:
-            raise UntrustedKeyError(f"the certificate's signature is not base64: {error}") from error
+            raise UntrustedKeyError(
+                f"the certificate's signature is not base64: {error}"
+            ) from error
 
 
 def certificate_of(

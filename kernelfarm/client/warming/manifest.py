@@ -119,9 +119,7 @@ class ModelSpec(_Strict):
         if self.file is not None:
             unfit = [n for n in ("arguments", "sizes", "inputs", "dtypes") if getattr(self, n)]
             if unfit:
-                raise ValueError(
-                    f"a .pt2 file has its own inputs: leave out {', '.join(unfit)}"
-                )
+                raise ValueError(f"a .pt2 file has its own inputs: leave out {', '.join(unfit)}")
         self._check_sizes()
         if len(set(self.dtypes)) < len(self.dtypes):
             raise ValueError("an element type is there twice")
@@ -216,7 +214,11 @@ def _faults(error: ValidationError, document: YamlDocument, name: str) -> Iterat
         path = _existing(fault["loc"], document)
         field = ".".join(map(str, path)) or "the manifest"
         message = fault["msg"].removeprefix("Value error, ")
-        seen = "" if fault["type"] in ("missing", "value_error") else f" (seen: {fault['input']!r:.60})"
+        seen = (
+            ""
+            if fault["type"] in ("missing", "value_error")
+            else f" (seen: {fault['input']!r:.60})"
+        )
         if fault["type"] in ("missing", "extra_forbidden"):
             field = ".".join(map(str, fault["loc"]))
         yield f"{name}:{document.line_of(fault['loc'])}: {field}: {message}{seen}"

@@ -99,7 +99,9 @@ def _resized(call: Call, case: Case) -> Call:
         raise CaptureFailedError(
             f"inputs has {len(shapes)} shapes; {case.model.entry} returned {len(args)} arguments"
         )
-    shaped = [_shaped(v, s, case, str(n)) for n, (v, s) in enumerate(zip(args, shapes, strict=False))]
+    shaped = [
+        _shaped(v, s, case, str(n)) for n, (v, s) in enumerate(zip(args, shapes, strict=False))
+    ]
     return shaped or args, kwargs
 
 
