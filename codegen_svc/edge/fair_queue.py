@@ -12,8 +12,8 @@ the workers of a queue have `slots` processes, four limits hold:
   minute; they are served when no other job waits.
 
 With one slot there is none to keep free. Kernels of warm-ups compile at a lower priority. So do
-those of a tenant that used much, and more than the other active tenants. A tenant's usage is the time that its jobs ran; it
-decays with a half-life of one minute.
+those of a tenant that used much, and more than the other active tenants. A tenant's
+usage is the time that its jobs ran; it decays with a half-life of one minute.
 """
 
 from __future__ import annotations

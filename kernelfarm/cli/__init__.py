@@ -18,6 +18,8 @@ COMMANDS = (
     "compile",
     "warm",
     "verify-coverage",
+    "export-bundle",
+    "import-bundle",
     "explain",
     "doctor",
     "keys",

@@ -12,7 +12,7 @@ from kernelfarm.cli.warm import EXIT_INCOMPLETE
 _EPILOG = """
 [bold]Exit codes[/bold]
 
-  0 the farm has everything; 3 something is missing; 1 error, such as a signature that is not trusted
+  0 the farm has everything; 3 something is missing; 1 error, such as an untrusted signature
 
 [bold]Examples[/bold]
 

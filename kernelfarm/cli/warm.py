@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def warm(  # noqa: PLR0913 (each is an option of the command)
     manifest: Annotated[Path, typer.Argument(help="The manifest, YAML; see docs/warming.md.")],
+    *,
     certificate: Annotated[
         Path | None,
         typer.Option(help="Where to write the coverage certificate. Default: beside the manifest."),
@@ -62,7 +63,8 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
     """Compiles every model of a manifest for all targets, and certifies what the farm has.
 
     Models are captured on this machine, whose torch they need; Python entries are found in the
-    current folder. With KERNELFARM_TRACE_KEY_FILE the job publishes traces and signs the certificate.
+    current folder. With KERNELFARM_TRACE_KEY_FILE the job publishes traces and signs the
+    certificate.
     """
     from kernelfarm.client.warming.cases import cases_of  # noqa: PLC0415 (keeps --help quick)
     from kernelfarm.client.warming.certificate import (  # noqa: PLC0415

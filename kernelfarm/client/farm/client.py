@@ -141,7 +141,7 @@ class FarmClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def compile(
+    def compile(  # noqa: PLR0913 (all but two have defaults)
         self,
         graph: Graph,
         targets: Sequence[str],

@@ -77,6 +77,15 @@ class ManifestVerifier:
         except UntrustedKeyError:
             check_statement(stated, domain, content, self._reload(), time.time())
 
+    def keyring(self) -> Keyring:
+        """The trusted keys.
+
+        Raises:
+            UntrustedKeyError, UnavailableError: no keys are known.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        return self._current_keyring()
+
     def accepts_traces(self, *, may_fetch_keys: bool) -> bool:
         """True if a trusted key may sign traces.
 

@@ -1,4 +1,4 @@
-"""Cache-warming batch jobs: a manifest of models, captured here, compiled by a farm for all targets.
+"""Cache-warming batch jobs: the models of a manifest, captured here, compiled by a farm.
 
 manifest, yaml_lines    what to warm; mistakes are reported with their lines
 cases                   the combinations of sizes and element types of one model

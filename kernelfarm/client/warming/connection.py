@@ -7,17 +7,22 @@ from kernelfarm.client.settings import ClientSettings, client_settings
 from kernelfarm.errors import UnauthenticatedError
 
 
-def batch_settings(endpoint: str | None, timeout_s: float) -> tuple[ClientSettings, str]:
+def batch_settings(
+    endpoint: str | None, timeout_s: float, token: str = ""
+) -> tuple[ClientSettings, str]:
     """The settings of a job, and the version of its farm.
 
     A job keeps nothing on disk. Unless KERNELFARM_NAMESPACE is set, its namespace is the one in
-    which the farm serves its credentials; that of a warmer is the shared one.
+    which the farm serves its credentials; that of a warmer is the shared one. `token` stands in for
+    KERNELFARM_TOKEN if it is not empty.
 
     Raises:
         UnauthenticatedError: the farm needs credentials, and does not know the caller's.
         UnavailableError: no farm answers.
     """
-    stated = {} if endpoint is None else {"endpoint": endpoint}
+    stated: dict[str, object] = {} if endpoint is None else {"endpoint": endpoint}
+    if token:
+        stated |= {"token": token, "token_file": None}
     settings = client_settings(
         **stated, timeout_s=timeout_s, mode="strict", model="", disk_cache_bytes=0
     )
