@@ -26,6 +26,7 @@ from frontend_svc.flow.shared_decomposition import SharedDecomposition
 from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease, PublishStatus
+from kernelfarm.cache.preemption import preempt_warm_up
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError, error_facts, error_from_facts
 from kernelfarm.service.logs.logger import get_logger
@@ -109,6 +110,8 @@ class CompileFlow:
                 stage.report(0, 1, outcome.value)
                 build = self._build(request, target, lease)
                 jobs += await self._builds.run(build, is_warm_up=request.job.is_warm_up)
+                continue
+            if not request.job.is_warm_up and await preempt_warm_up(tenant_cache.cache, key):
                 continue
             # Wait until that request publishes, fails, or loses its lease.
             outcome = CacheOutcome.MERGED if outcome is CacheOutcome.HIT else outcome

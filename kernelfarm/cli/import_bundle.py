@@ -1,4 +1,4 @@
-"""`kernelfarm import-bundle`: brings a bundle to a farm, or to the disk of this machine's clients."""
+"""`kernelfarm import-bundle`: brings a bundle to a farm, or to the disk of clients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     app.command(name="import-bundle", epilog=_EPILOG)(import_bundle)
 
 
-def import_bundle(
+def import_bundle(  # noqa: PLR0913 (each is an option of the command)
     bundle: Annotated[Path, typer.Argument(help="What `kernelfarm export-bundle` wrote.")],
     *,
     disk: Annotated[

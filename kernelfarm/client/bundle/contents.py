@@ -58,8 +58,8 @@ def check_origin(trace: SignedContent, program_key: bytes, keyring: Keyring) -> 
         raise MalformedMessageError(f"{len(trace.content)} bytes that are not a trace") from error
     if found.program_key != program_key or len(program_key) != DIGEST_BYTES:
         raise MalformedMessageError(
-            f"trace {manifest.key.hex()[:16]} names program {found.program_key.hex()[:16]}; expected"
-            f" {program_key.hex()[:16]}"
+            f"trace {manifest.key.hex()[:16]} names program {found.program_key.hex()[:16]};"
+            f" expected {program_key.hex()[:16]}"
         )
     return found
 

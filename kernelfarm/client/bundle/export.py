@@ -1,4 +1,4 @@
-"""Reads the programs and traces that a certificate names from a farm, and writes them as a bundle."""
+"""Reads what a certificate names from a farm, and writes it as a bundle."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
     index.json                  one manifest for each program, sorted by program key
     blobs/sha256/HEX            manifests, signed programs (their config), blobs and traces (layers)
 
-Every file but the first two is named by its SHA-256 and checked when it is read. Equal contents give
-equal bytes: JSON has sorted keys, and a tar file has neither times nor owners. What a bundle says
-is trusted only as far as the signatures in it are.
+Every file but the first two is named by its SHA-256 and checked when it is read. Equal contents
+give equal bytes: JSON has sorted keys, and a tar file has neither times nor owners. What a bundle
+says is trusted only as far as the signatures in it are.
 """
 
 from __future__ import annotations

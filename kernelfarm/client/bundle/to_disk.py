@@ -29,7 +29,7 @@ from kernelfarm.signing.key_files import read_keyring
 
 @dataclass(slots=True)
 class DiskReport:
-    """What an import did; `valid_until_s` (seconds since 1970) is when the first program expires."""
+    """What an import did; `valid_until_s` (seconds since 1970) is when the first entry expires."""
 
     programs: int = 0
     traces: int = 0
@@ -50,8 +50,8 @@ class DiskImporter:
             raise CallerError("the disk tier is off: set KERNELFARM_DISK_CACHE_BYTES above 0")
         if settings.trusted_keys_file is None:
             raise CallerError(
-                "no keys are pinned: set KERNELFARM_TRUSTED_KEYS_FILE to the public.json of the farm"
-                " that made the bundle; the clients need it too"
+                "no keys are pinned: set KERNELFARM_TRUSTED_KEYS_FILE to the public.json of the"
+                " farm that made the bundle; the clients need it too"
             )
         self._settings = settings
         self._keyring: Keyring = read_keyring(settings.trusted_keys_file)
@@ -128,9 +128,10 @@ class DiskImporter:
         expected = known.incarnation if known is not None else self._incarnation
         if expected and manifest.incarnation != expected:
             raise CallerError(
-                f"it is of incarnation {manifest.incarnation[:8]} of the farm's epoch table; clients"
-                f" of {self._settings.endpoint} on this machine know {expected[:8]}, and would not"
-                " find it: use another KERNELFARM_DISK_CACHE_DIR, or export from this farm"
+                f"it is of incarnation {manifest.incarnation[:8]} of the farm's epoch table;"
+                f" clients of {self._settings.endpoint} on this machine know {expected[:8]}, and"
+                " would not find it: use another KERNELFARM_DISK_CACHE_DIR, or export from this"
+                " farm"
             )
         self._incarnation = manifest.incarnation
         epochs = [manifest.epoch, *([] if self._first_epoch is None else [self._first_epoch])]

@@ -31,7 +31,7 @@ from kernelfarm.v1 import trace_service_pb2 as pb
 
 _CALL_BYTES = 4 << 20
 """Contents that one call sends together."""
-_ROOM_BYTES = 64 << 10
+_HEAD_BYTES = 64 << 10
 """What a request may take beside contents and program."""
 _MAX_CALLS = 10_000
 _TRACE_TIMEOUT_S = 30.0
@@ -114,17 +114,17 @@ class FarmImporter:
         self, stored: StoredProgram, missing: Sequence[bytes], program_bytes: int
     ) -> list[bytes]:
         """The first missing blobs, as many as fit into one call."""
-        room = self.max_request_bytes - program_bytes - _ROOM_BYTES
+        free_bytes = self.max_request_bytes - program_bytes - _HEAD_BYTES
         found: list[bytes] = []
         size_bytes = 0
         for sha256 in missing:
             content = stored.blob(sha256)
-            if len(content) > room:
+            if len(content) > free_bytes:
                 raise CallerError(
                     f"a blob of {len(content)} bytes; this farm accepts requests of"
                     f" {self.max_request_bytes} bytes (KERNELFARM_MAX_MESSAGE_BYTES)"
                 )
-            if found and size_bytes + len(content) > min(room, _CALL_BYTES):
+            if found and size_bytes + len(content) > min(free_bytes, _CALL_BYTES):
                 break
             found.append(content)
             size_bytes += len(content)

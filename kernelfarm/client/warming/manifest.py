@@ -212,6 +212,8 @@ def _target_lists(manifest: WarmingManifest) -> Iterator[tuple[tuple[str | int, 
 def _faults(error: ValidationError, document: YamlDocument, name: str) -> Iterator[str]:
     for fault in error.errors(include_url=False, include_context=False):
         path = _existing(fault["loc"], document)
+        if fault["type"] == "missing":
+            path.append(fault["loc"][-1])
         field = ".".join(map(str, path)) or "the manifest"
         message = fault["msg"].removeprefix("Value error, ")
         seen = (
@@ -219,9 +221,7 @@ def _faults(error: ValidationError, document: YamlDocument, name: str) -> Iterat
             if fault["type"] in ("missing", "value_error")
             else f" (seen: {fault['input']!r:.60})"
         )
-        if fault["type"] in ("missing", "extra_forbidden"):
-            field = ".".join(map(str, fault["loc"]))
-        yield f"{name}:{document.line_of(fault['loc'])}: {field}: {message}{seen}"
+        yield f"{name}:{document.line_of(path)}: {field}: {message}{seen}"
 
 
 def _existing(path: tuple[str | int, ...], document: YamlDocument) -> list[str | int]:
@@ -232,7 +232,7 @@ def _existing(path: tuple[str | int, ...], document: YamlDocument) -> list[str |
         try:
             value = value[word]
         except (KeyError, IndexError, TypeError):
-            break
+            continue
         found.append(word)
     return found
 

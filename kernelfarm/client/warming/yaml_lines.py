@@ -15,6 +15,7 @@ from kernelfarm.errors import CallerError
 
 Path = tuple[str | int, ...]
 _MAX_DEPTH = 32
+_TAG = "tag:yaml.org,2002:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +67,9 @@ class _Values:
         self._lines[path] = node.start_mark.line + 1
         if len(path) > _MAX_DEPTH:
             raise _fault(self._name, node.start_mark, f"more than {_MAX_DEPTH} levels of nesting")
-        if isinstance(node, yaml.MappingNode):
+        if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._mapping(node, path)
-        if isinstance(node, yaml.SequenceNode):
+        if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
             return [self.of(child, (*path, at)) for at, child in enumerate(node.value)]
         return self._scalar(node)
 
@@ -86,9 +87,7 @@ class _Values:
 
     def _scalar(self, node: yaml.Node) -> Any:
         known = ("str", "int", "float", "bool", "null")
-        if not isinstance(node, yaml.ScalarNode) or node.tag not in {
-            f"tag:yaml.org,2002:{name}" for name in known
-        }:
+        if not isinstance(node, yaml.ScalarNode) or node.tag not in {f"{_TAG}{n}" for n in known}:
             raise _fault(
                 self._name,
                 node.start_mark,
