@@ -123,6 +123,8 @@ class ProgramImporter:
         found = await cache.lookup(manifest.key, is_counted=False)
         if any(variant.manifest.guard == manifest.guard for variant in found.variants):
             return ImportedProgram()
+        # Before it is published: clients must be notified if the model is invalidated.
+        await tenant_cache.programs.models.record(manifest.tags)
         owner = uuid.uuid4().hex
         lease = await cache.acquire(manifest.key, owner, self._lease_ttl_s, seen=found.stamp)
         if lease is None:
@@ -144,7 +146,6 @@ class ProgramImporter:
         is_stored = status is PublishStatus.OK
         if is_stored:
             await cache.count("imported")
-            await tenant_cache.programs.models.record(manifest.tags)
             get_logger().info(
                 "program_imported",
                 key=manifest.key.hex(),

@@ -1,7 +1,7 @@
 """Ends the lease of a warm-up's build for a request whose user waits.
 
-The build of a warm-up goes on at a low priority. Its kernels are stored under their own keys, so the
-request compiles only those that are missing; the publication of the warm-up is fenced.
+The build of a warm-up goes on at a low priority. Its kernels are stored under their own keys, so
+the request compiles only those that are missing; the publication of the warm-up is fenced.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from click.testing import Result
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
@@ -57,10 +56,10 @@ class Job:
             f"    arguments: {stated}\n    tag: {name}@{self.number}\n{more}"
         )
 
-    def warm(self, *options: str) -> Result:
+    def warm(self, *options: str) -> Any:
         return self.run("warm", str(self.folder / "m.yaml"), *options)
 
-    def run(self, *command: str, endpoint: str = "") -> Result:
+    def run(self, *command: str, endpoint: str = "") -> Any:
         ended = CliRunner().invoke(
             make_app(), [*command, "--endpoint", endpoint or self.farm.endpoint]
         )

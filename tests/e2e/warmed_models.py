@@ -26,7 +26,7 @@ class Scaled(nn.Module):
         return torch.softmax(y, 0).sum(0)
 
 
-def scaled(number: float, breaks: bool = False) -> tuple[nn.Module, tuple[Any, ...]]:  # noqa: FBT001
+def scaled(number: float, breaks: bool = False) -> tuple[nn.Module, tuple[Any, ...]]:
     """A small model, and an input of two rows."""
     torch.manual_seed(0)
     return Scaled(number, breaks=breaks).eval(), (torch.randn(2, 8),)

@@ -65,14 +65,14 @@ class Descriptor(_Message):
 
 
 class _ImageIndex(_Message):
-    schemaVersion: Literal[2]  # noqa: N815
-    artifactType: Literal["application/vnd.kernelfarm.bundle.v1"]  # noqa: N815
+    version: Literal[2] = Field(alias="schemaVersion")
+    kind: Literal["application/vnd.kernelfarm.bundle.v1"] = Field(alias="artifactType")
     manifests: Annotated[list[Descriptor], Field(max_length=_MAX_PROGRAMS)]
 
 
 class _ImageManifest(_Message):
-    schemaVersion: Literal[2]  # noqa: N815
-    artifactType: Literal["application/vnd.kernelfarm.program.v1"]  # noqa: N815
+    version: Literal[2] = Field(alias="schemaVersion")
+    kind: Literal["application/vnd.kernelfarm.program.v1"] = Field(alias="artifactType")
     config: Descriptor
     layers: Annotated[list[Descriptor], Field(max_length=_MAX_LAYERS)]
     annotations: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Captures on disk: read as they were written, and not read if another user may have written them."""
+"""Captures on disk: read as written, and not read if another user may have written them."""
 
 from __future__ import annotations
 
