@@ -98,9 +98,8 @@ class _Programs:
         self._is_stale = False
 
     def warm(self, on_target: Callable[[WarmedProgram], None]) -> list[WarmedProgram]:
-        for target in self._request.targets:
-            self._look_up(target)
-        self._compile(self._missing(self._request.targets))
+        if self._look_up_all():
+            self._compile(self._missing(self._request.targets))
         results = []
         for target in self._request.targets:
             result = self._result(target)
@@ -113,14 +112,22 @@ class _Programs:
     def _missing(self, targets: Sequence[str]) -> list[str]:
         return [target for target in targets if target not in self._found]
 
+    def _look_up_all(self) -> bool:
+        """Finds programs by their keys, without sending the graph; False if the farm is away."""
+        for target in self._request.targets:
+            try:
+                self._look_up(target)
+            except NotFoundError:
+                continue
+            except KernelfarmError as error:
+                if is_temporary(error):  # all attempts failed, so others would fail too
+                    self._errors.update(dict.fromkeys(self._missing(self._request.targets), error))
+                    return False
+                self._errors[target] = error
+        return True
+
     def _look_up(self, target: str) -> None:
-        """Finds a program by its key, without sending the graph."""
-        try:
-            self._found[target] = self._retry(lambda: self._client.lookup(self._keys[target]))
-        except NotFoundError:
-            return
-        except KernelfarmError as error:
-            self._errors[target] = error
+        self._found[target] = self._retry(lambda: self._client.lookup(self._keys[target]))
 
     def _compile(self, targets: Sequence[str]) -> None:
         """Asks for several targets at once, which then share one decomposition."""
