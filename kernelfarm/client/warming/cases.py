@@ -50,8 +50,11 @@ def cases_of(manifest: WarmingManifest) -> list[Case]:
 def _cases(manifest: WarmingManifest) -> Iterator[Case]:
     for model in manifest.models:
         names = list(model.sizes)
-        choices = [[s] if isinstance(s, SizeRange) else s for s in model.sizes.values()]
-        for dtype in model.dtypes or [""]:
+        choices: list[list[int | SizeRange]] = [
+            [size] if isinstance(size, SizeRange) else list(size) for size in model.sizes.values()
+        ]
+        dtypes: tuple[str, ...] = tuple(model.dtypes) or ("",)
+        for dtype in dtypes:
             for chosen in itertools.product(*choices):
                 yield Case(model, dtype, dict(zip(names, chosen, strict=True)))
 

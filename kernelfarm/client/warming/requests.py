@@ -187,8 +187,9 @@ class _Programs:
             reason = self._retry(lambda: self._publish(trace, key))
         except KernelfarmError as error:
             reason = f"{error.reason}: {error}"
-        state = "missing" if reason else "present"
-        return TraceCoverage(state=state, digest=digest.hex(), reason=reason)
+        return TraceCoverage(
+            state="missing" if reason else "present", digest=digest.hex(), reason=reason
+        )
 
     def _publish(self, trace: PublishedTrace, key: bytes) -> str:
         """Publishes a trace that the farm lacks; returns why it is still missing, or nothing."""

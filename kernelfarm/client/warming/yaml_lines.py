@@ -97,5 +97,5 @@ class _Values:
         return self._scalars.construct_object(node)
 
 
-def _fault(name: str, mark: yaml.Mark, message: str) -> CallerError:
+def _fault(name: str, mark: Any, message: str) -> CallerError:
     return CallerError(f"{name}:{mark.line + 1}: {message}")

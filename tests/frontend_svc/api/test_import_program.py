@@ -185,7 +185,8 @@ def test_what_depends_on_an_invalidated_tag_is_refused_unless_it_is_accepted(
 def test_what_is_no_program_or_too_large_is_refused(
     admin: CacheAdmin, origin: Origin, changes: dict[str, object], said: str
 ) -> None:
-    manifest, content = origin.program(**changes)  # type: ignore[arg-type]
+    manifest, content = origin.program()
+    manifest = origin.signer.sign(replace(manifest, **changes))  # type: ignore[arg-type]
     with pytest.raises(CallerError, match=said):
         admin.import_program(request_of(manifest, content))
 
