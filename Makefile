@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "make: $(PYTHON) not found; set PYTHON=<python 3.11 or newer>"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "make: the venv module is missing; on Debian: apt-get install python3-venv"; exit 1; }
 	$(PIP) install -q torch==2.13.0
-	$(PIP) install -q -c constraints.txt -e '.[farm,dev]'
+	$(PIP) install -q -c constraints.txt -e '.[farm,warm,dev]'
 	test -d $(ASCEND)/triton || $(PIP) install -q --no-deps --target $(ASCEND) triton-ascend==3.2.0
 	@touch $@
 

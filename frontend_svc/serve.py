@@ -25,6 +25,7 @@ from frontend_svc.flow.admission import AdmissionControl
 from frontend_svc.flow.compile_flow import CompileFlow
 from frontend_svc.flow.downstream import CodegenClient, KernelCheck, OptimizerClient
 from frontend_svc.flow.graph_job_client import GraphJobClient
+from frontend_svc.flow.import_program import ProgramImporter
 from frontend_svc.flow.program_tags import frontend_toolchain
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.settings import FrontendSettings
@@ -87,6 +88,8 @@ async def serve_frontend(settings: FrontendSettings) -> None:
     sweeper = FarmSweeper(
         sweep_client, settings.namespace, settings.sweep_keys_per_s, access.authenticator.tenants
     )
+    admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
+    importer = ProgramImporter(settings, admission)
     refusals = RefusalReporter(access, services.tenant_caches)
     pool = ProcessPool("frontend_svc.graph_jobs", settings.pool_limits(settings.cpu_processes))
     graph_jobs = GraphJobClient(pool, settings)
@@ -103,7 +106,9 @@ async def serve_frontend(settings: FrontendSettings) -> None:
             _background_task(refusals.run()),
         ):
             feed.start()
-            work = CacheDependencies(services, graph_jobs, feed, sweeper, refusals, tenants)
+            work = CacheDependencies(
+                services, graph_jobs, feed, sweeper, importer, refusals, tenants
+            )
             await serve(
                 _listeners(settings),
                 _services(flow, work, settings),

@@ -90,6 +90,10 @@ class FrontendSettings(SigningSettings, WorkSettings):
     """Limit of dry runs, which scan all entries; further calls are refused and must retry."""
     offline_validity_s: float = Field(default=24 * 3600.0, gt=0)
     """Seconds for which a client may use a program without contacting the farm."""
+    import_keys_file: Path | None = None
+    """Public keys of farms whose programs administrators may import; None: the trusted keys."""
+    import_max_age_s: float = Field(default=90 * 24 * 3600.0, ge=0)
+    """Seconds after the end of its validity for which an exported program may be imported."""
     rejection_ttl_s: float = Field(default=300.0, gt=0)
     """Seconds for which a program that cannot be compiled is refused without another attempt."""
     exhausted_ttl_s: float = Field(default=30.0, gt=0)

@@ -172,6 +172,13 @@ class KernelRejectedError(CallerError):
     reason = "KERNEL_REJECTED"
 
 
+class ToolchainMismatchError(CallerError):
+    """A program of another farm was made by toolchains that this farm does not run."""
+
+    status = "FAILED_PRECONDITION"
+    reason = "TOOLCHAIN_MISMATCH"
+
+
 class UnavailableError(KernelfarmError):
     """A service, broker, cache or toolchain that does not answer now; retry with backoff."""
 

@@ -79,8 +79,11 @@ class Dispatcher:
         self._shared = cache.for_namespace(tenant_namespace(cache.namespace, SHARED_TENANT))
         self._queue = queue
         self._settings = settings
-        self._builds: dict[tuple[str, bytes], asyncio.Task[KernelResult]] = {}
+        # A user's request does not join the build of a warm-up, which may wait for long: of the
+        # two, the one that gets its permit first compiles the kernel, and the other finds it.
+        self._builds: dict[tuple[str, bytes, bool], asyncio.Task[KernelResult]] = {}
         self._build_counts: Counter[str] = Counter()
+        self._warm_ups = 0
         self._namespace_caches: dict[tuple[str, bytes], KernelCache] = {}
         self._fair_queues: dict[str, FairQueue] = {}
         self._workers: Counter[str] = Counter()
@@ -97,16 +100,17 @@ class Dispatcher:
             FarmFullError: too many builds are in flight, of all tenants or of this one.
         """
         cache = self._namespace_cache(job)
-        name = (cache.namespace, cache.redis_keys.storage_key(job.key))
+        name = (cache.namespace, cache.redis_keys.storage_key(job.key), job.is_warm_up)
         build = self._builds.get(name)
         if build is not None:
             await cache.count("merged")
             found = await asyncio.shield(build)
             return KernelResult(found.variants, caused_job=False)
-        self._check_capacity(cache.namespace)
+        self._check_capacity(cache.namespace, is_warm_up=job.is_warm_up)
         build = asyncio.create_task(self._find_or_queue(job, cache))
         self._builds[name] = build
         self._build_counts[cache.namespace] += 1
+        self._warm_ups += job.is_warm_up
         build.add_done_callback(lambda done: self._build_done(name, done))
         return await asyncio.shield(build)
 
@@ -122,18 +126,23 @@ class Dispatcher:
             self._namespace_caches[name] = self._cache.for_namespace(namespace, job.salt)
         return self._namespace_caches[name]
 
-    def _check_capacity(self, namespace: str) -> None:
+    def _check_capacity(self, namespace: str, *, is_warm_up: bool) -> None:
         if len(self._builds) >= self._settings.max_jobs:
             raise FarmFullError(f"{len(self._builds)} kernel builds are in flight; try again later")
+        if is_warm_up and self._warm_ups >= max(1, self._settings.max_jobs // 2):
+            raise FarmFullError(
+                f"{self._warm_ups} kernel builds of warm-ups are in flight; try again later"
+            )
         most = self._settings.max_jobs_per_tenant
         if tenant_of(namespace) and self._build_counts[namespace] >= most:
             raise CompilesQuotaError(
                 f"{most} kernel builds of this tenant are in flight: its limit"
             )
 
-    def _build_done(self, name: tuple[str, bytes], build: asyncio.Task[KernelResult]) -> None:
+    def _build_done(self, name: tuple[str, bytes, bool], build: asyncio.Task[KernelResult]) -> None:
         del self._builds[name]
         self._build_counts[name[0]] -= 1
+        self._warm_ups -= name[2]
         if not build.cancelled() and build.exception() is not None:
             get_logger().debug("build_failed", key=name[1].hex(), message=str(build.exception()))
 
@@ -285,7 +294,8 @@ class Dispatcher:
             request_id=job.request_id,
             traceparent=spans.traceparent(),
             is_slow=job_class.is_slow,
-            stands_back=self._fair_queue(job.queue).must_stand_back(job_class.tenant),
+            stands_back=job.is_warm_up
+            or self._fair_queue(job.queue).must_stand_back(job_class.tenant),
         )
         try:
             await self._queue.send(message)

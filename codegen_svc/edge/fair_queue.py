@@ -8,11 +8,12 @@ the workers of a queue have `slots` processes, four limits hold:
 - jobs of one tenant, while another was active within the last minute: all slots but one, so that
   the next tenant finds a free slot at once;
 - jobs of slow kernels: all slots but one, so that quick kernels never wait only for slow ones;
-- warm-up jobs: half of all jobs; they are served when no other job waits.
+- warm-up jobs: half of all jobs, or all slots but one while other jobs were active within the last
+  minute; they are served when no other job waits.
 
-With one slot there is none to keep free. If a tenant used much, and more than the other active
-tenants, its kernels compile at a lower priority. A tenant's usage is the time that its jobs ran; it
-decays with a half-life of one minute.
+With one slot there is none to keep free. Kernels of warm-ups compile at a lower priority. So do
+those of a tenant that used much, and more than the other active tenants. A tenant's
+usage is the time that its jobs ran; it decays with a half-life of one minute.
 """
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ class FairQueue:
         self._held: Counter[JobClass] = Counter()
         self._waiting_by_class: dict[JobClass, deque[asyncio.Future[None]]] = {}
         self._accounts: dict[str, _UsageAccount] = {}
+        self._interactive_s = float("-inf")
 
     @property
     def waiting(self) -> int:
@@ -123,11 +125,14 @@ class FairQueue:
         try:
             yield permit
         finally:
-            self._charge(job_class.tenant, permit.spent_s)
+            if not job_class.is_warm_up:
+                self._charge(job_class.tenant, permit.spent_s)
             self._release(job_class)
 
     async def _acquire(self, job_class: JobClass) -> None:
-        self._charge(job_class.tenant, 0.0)
+        if not job_class.is_warm_up:  # else a warm-up would take slots from the tenants
+            self._charge(job_class.tenant, 0.0)
+            self._interactive_s = self._clock()
         if not self._waiting_by_class and self._may_send(job_class):
             self._held[job_class] += 1
             return
@@ -166,7 +171,7 @@ class FairQueue:
             (of_tenant, lambda held: held.tenant == job_class.tenant),
             (all_but_one if job_class.is_slow else max_sent, lambda held: held.is_slow),
             (
-                max(1, max_sent // 2) if job_class.is_warm_up else max_sent,
+                self._most_warm_ups(max_sent) if job_class.is_warm_up else max_sent,
                 lambda held: held.is_warm_up,
             ),
         )
@@ -174,6 +179,13 @@ class FairQueue:
             sum(count for held, count in self._held.items() if is_meant(held)) < bound
             for bound, is_meant in bounds
         )
+
+    def _most_warm_ups(self, max_sent: int) -> int:
+        """The most warm-up jobs in the queue: one slot stays free while users call."""
+        half = max(1, max_sent // 2)
+        if self._clock() - self._interactive_s > _ACTIVE_S:
+            return half
+        return min(half, max(1, self._slots() - 1))
 
     def _is_another_active(self, tenant: str) -> bool:
         since_s = self._clock() - _ACTIVE_S

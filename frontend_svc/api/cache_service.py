@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import grpc.aio
 
 from frontend_svc.api.envelopes import Enveloped, Graph
-from frontend_svc.api.requests import caller_of, options_of
+from frontend_svc.api.requests import MAX_BLOBS_PER_READ, caller_of, options_of
 from frontend_svc.cache.explain_miss import explain_miss
 from frontend_svc.cache.invalidation_feed import FeedEvent, InvalidationFeed
 from frontend_svc.cache.refusal_reporter import RefusalReporter
@@ -23,13 +23,14 @@ from frontend_svc.cache.watch_streams import WatchStreams
 from frontend_svc.flow.admission import RateLimiter
 from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource
 from frontend_svc.flow.import_cache import BYTES_AT_ONCE
+from frontend_svc.flow.import_program import ProgramImport, ProgramImporter
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.cache import Epoch, Space
+from kernelfarm.cache import Epoch, Space, StoredVariant
 from kernelfarm.cache.sweeper import SpaceUsage
 from kernelfarm.digest import DIGEST_BYTES
-from kernelfarm.errors import CallerError, NotFoundError
+from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import ExplainMissEnvelope
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.tenants.authentication import TenantsFile
@@ -60,6 +61,7 @@ class CacheDependencies:
     graph_jobs: GraphJobClient
     feed: InvalidationFeed
     sweeper: FarmSweeper
+    importer: ProgramImporter
     refusals: RefusalReporter
     tenants: TenantsFile | None
 
@@ -150,6 +152,30 @@ class CacheService(CacheServiceServicer):
             incomplete_variants=swept.incomplete_variants,
             orphan_blobs=swept.orphan_blobs,
         )
+
+    async def ImportProgram(
+        self, request: api.ImportProgramRequest, context: Context
+    ) -> api.ImportProgramResponse:
+        """Imports a program that another farm signed."""
+        identity = current_identity()
+        identity.require(Role.ADMINISTRATOR)
+        if not request.program.HasField("manifest"):
+            raise MalformedMessageError("a program without its manifest; expected one")
+        manifest = request.program.manifest.SerializeToString(deterministic=True)
+        sent = ProgramImport(
+            StoredVariant(manifest, request.program.content),
+            request.contents,
+            request.accepts_invalidated,
+        )
+        tenant_cache = self._work.services.tenant_caches.of(identity.namespace_config)
+        done = await self._work.importer.run(tenant_cache, sent)
+        if done.missing:
+            return api.ImportProgramResponse(
+                outcome=api.IMPORT_OUTCOME_MISSING_BLOBS,
+                missing_blobs=done.missing[:MAX_BLOBS_PER_READ],
+            )
+        stored, present = api.IMPORT_OUTCOME_STORED, api.IMPORT_OUTCOME_PRESENT
+        return api.ImportProgramResponse(outcome=stored if done.is_stored else present)
 
     async def _dry_run(self, tags: frozenset[str]) -> api.InvalidateResponse:
         self._dry_runs.take("dry runs")

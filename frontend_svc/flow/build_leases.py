@@ -14,6 +14,7 @@ from frontend_svc.flow.in_flight_builds import InFlightBuilds
 from frontend_svc.flow.lease_renewal import lease_renewal
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, Lease
+from kernelfarm.cache.preemption import WARM_UP_OWNER
 from kernelfarm.errors import (
     FarmFullError,
     InternalError,
@@ -45,9 +46,10 @@ class BuildLeases:
                 attempt at the program.
             InternalError: earlier attempts ended their frontends; the program is quarantined.
         """
-        tenant_cache, compile_id = job.tenant_cache, uuid.uuid4().hex
+        tenant_cache = job.tenant_cache
+        compile_id = f"{WARM_UP_OWNER if job.is_warm_up else ''}{uuid.uuid4().hex}"
         try:
-            self._builds.check_capacity()
+            self._builds.check_capacity(is_warm_up=job.is_warm_up)
             await self._admission.admit(tenant_cache, compile_id, may_compile=job.may_compile)
         except (FarmFullError, QuotaError):
             if await tenant_cache.cache.is_in_progress(key, seen=seen):

@@ -27,6 +27,7 @@ from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
 from kernelfarm import spans
 from kernelfarm.cache import KernelCache, Lease, PublishStatus
+from kernelfarm.cache.preemption import preempt_warm_up
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError, error_facts, error_from_facts
 from kernelfarm.service.logs.logger import get_logger
@@ -109,7 +110,10 @@ class CompileFlow:
                 _check_builds(key, builds)
                 outcome = CacheOutcome.MISS
                 stage.report(0, 1, outcome.value)
-                jobs += await self._builds.run(self._build(request, target, lease))
+                build = self._build(request, target, lease)
+                jobs += await self._builds.run(build, is_warm_up=request.job.is_warm_up)
+                continue
+            if not request.job.is_warm_up and await preempt_warm_up(tenant_cache.cache, key):
                 continue
             # Wait until that request publishes, fails, or loses its lease.
             outcome = CacheOutcome.MERGED if outcome is CacheOutcome.HIT else outcome

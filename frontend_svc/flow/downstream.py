@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import grpc.aio
 
+from frontend_svc.flow.graph_job_client import GraphSource
 from kernelfarm import spans
 from kernelfarm.cache import StoredVariant
 from kernelfarm.errors import NoAnswerError, UnavailableError
@@ -144,16 +145,21 @@ class OptimizerClient:
         self._timeout_s = timeout_s
 
     async def optimize(
-        self, request_id: str, graph: bytes, target: str, tenant: str
+        self, request_id: str, graph: bytes, target: str, source: GraphSource
     ) -> OptimizedProgram:
         """Loop kernels and plan of a Prims graph (a serialized `kernelfarm.v1.Graph`).
+
+        `source` is the client's graph that it was made from.
 
         Raises:
             UnavailableError: the optimizer does not answer, or does not report its toolchain.
             KernelfarmError: the error that the optimizer raised.
         """
         head = optimizer_service_pb2.OptimizeRequest(
-            request_id=request_id, target=target, tenant=tenant
+            request_id=request_id,
+            target=target,
+            tenant=source.tenant,
+            priority=_priority(source),
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
         content: bytes = await _retried_across_restart(
@@ -176,6 +182,15 @@ class OptimizerClient:
             "optimizer", lambda: self._stub.GetToolchain(request, timeout=5.0)
         )
         return _optimizer_info(response)
+
+
+def _priority(source: GraphSource) -> compile_service_pb2.Priority.ValueType:
+    is_warm_up = source.is_warm_up
+    return (
+        compile_service_pb2.PRIORITY_WARM_UP
+        if is_warm_up
+        else compile_service_pb2.PRIORITY_INTERACTIVE
+    )
 
 
 def _optimizer_info(message: optimizer_service_pb2.GetToolchainResponse) -> OptimizerInfo:

@@ -13,6 +13,7 @@ from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.cache.tiered_programs import UNKNOWN_CALLER, Caller, SelectedVariant
 from frontend_svc.flow.compile_options import CompileOptions
 from kernelfarm.service.metrics.declarations import STAGE_SECONDS
+from kernelfarm.v1.compile_service_pb2 import PRIORITY_WARM_UP
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class CompileJob:
     tenant_cache: TenantCache
     caller: Caller = UNKNOWN_CALLER
     may_compile: bool = True
+
+    @property
+    def is_warm_up(self) -> bool:
+        """True if no user waits for the result."""
+        return self.priority == PRIORITY_WARM_UP
 
 
 class CacheOutcome(enum.Enum):

@@ -17,11 +17,15 @@ from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 
 @dataclass(frozen=True, slots=True)
 class GraphSource:
-    """A graph as a client sent it, and its tenant; `digest` names the request in children."""
+    """A graph as a client sent it, and its tenant; `digest` names the request in children.
+
+    The work on it may be a warm-up, for which no user waits.
+    """
 
     message: bytes | memoryview = field(repr=False)
     digest: bytes
     tenant: str
+    is_warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +111,11 @@ class GraphJobClient:
         imported = await self.import_graph(source, (target,), options)
         return imported.keys[target], imported.key_parts(target)
 
-    async def kernel_keys(self, optimized: bytes, target: str, tenant: str) -> tuple[bytes, ...]:
-        """The keys of all kernels in a serialized optimizer response."""
-        source = GraphSource(optimized, b"", tenant)
+    async def kernel_keys(
+        self, optimized: bytes, target: str, request: GraphSource
+    ) -> tuple[bytes, ...]:
+        """The keys of all kernels in a serialized optimizer response to a request."""
+        source = GraphSource(optimized, b"", request.tenant, request.is_warm_up)
         return tuple(await self._run("kernel_keys", source, target=target))
 
     async def _run(self, name: str, source: GraphSource, **facts: Any) -> list[bytes]:
@@ -117,4 +123,6 @@ class GraphJobClient:
         facts["max_nodes"] = self._settings.max_graph_nodes
         facts["max_steps"] = self._settings.max_work_steps
         parts = (source.message, json.dumps(facts).encode())
-        return await self._pool.run(WorkItem(name, parts, source.tenant, source.digest))
+        return await self._pool.run(
+            WorkItem(name, parts, source.tenant, source.digest, source.is_warm_up)
+        )

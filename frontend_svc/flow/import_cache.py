@@ -42,7 +42,8 @@ class GraphImport:
     """The import of one request's graph; concurrent requests with equal bytes share it."""
 
     def __init__(self, job: CompileJob, digest: bytes, graph_jobs: GraphJobClient) -> None:
-        self.source = GraphSource(job.graph, digest, job.tenant_cache.namespace_config.tenant)
+        tenant = job.tenant_cache.namespace_config.tenant
+        self.source = GraphSource(job.graph, digest, tenant, job.is_warm_up)
         self._targets, self._options = job.targets, job.options
         self._graph_jobs = graph_jobs
         self._call: SingleFlight[ImportedGraph] = SingleFlight(self._imported)
@@ -86,7 +87,8 @@ class ImportCache:
         # A cache of its own: frequent simple mistakes must not evict errors that were costly to
         # find.
         self._caller_errors = NegativeCache(MAX_CALLER_ERRORS, clock)
-        self._active: WeakValueDictionary[bytes, GraphImport] = WeakValueDictionary()
+        # A request of a user does not share the import of a warm-up, which may wait for long.
+        self._active: WeakValueDictionary[tuple[bytes, bool], GraphImport] = WeakValueDictionary()
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._summaries
@@ -102,9 +104,10 @@ class ImportCache:
             digest = await asyncio.to_thread(request_digest, job)
         else:
             digest = request_digest(job)
-        imported = self._active.get(digest)
+        name = (digest, job.is_warm_up)
+        imported = self._active.get(name)
         if imported is None:
-            imported = self._active[digest] = GraphImport(job, digest, self._graph_jobs)
+            imported = self._active[name] = GraphImport(job, digest, self._graph_jobs)
         summary = self._summaries.get(digest)
         if summary is None:
             summary = await self._summarize(digest, imported)

@@ -17,9 +17,10 @@ class InFlightBuilds:
     def __init__(self, max_builds: int) -> None:
         self._max_builds = max_builds
         self._tasks: set[asyncio.Task[int]] = set()
+        self._warm_ups: set[asyncio.Task[int]] = set()
 
-    def check_capacity(self) -> None:
-        """Checks that one more build may start.
+    def check_capacity(self, *, is_warm_up: bool) -> None:
+        """Checks that one more build may start; warm-ups leave half of the builds to users.
 
         Raises:
             FarmFullError: this frontend compiles as many programs as it may.
@@ -28,16 +29,23 @@ class InFlightBuilds:
             raise FarmFullError(
                 f"{len(self._tasks)} programs are being compiled, the limit of this frontend"
             )
+        if is_warm_up and len(self._warm_ups) >= max(1, self._max_builds // 2):
+            raise FarmFullError(
+                f"{len(self._warm_ups)} programs are being warmed up, the limit of this frontend"
+            )
 
-    async def run(self, build: Coroutine[Any, Any, int]) -> int:
+    async def run(self, build: Coroutine[Any, Any, int], *, is_warm_up: bool) -> int:
         """The result of a build; if the caller is cancelled, the build goes on."""
         task = asyncio.create_task(build)
         self._tasks.add(task)
+        if is_warm_up:
+            self._warm_ups.add(task)
         task.add_done_callback(self._build_done)
         return await asyncio.shield(task)
 
     def _build_done(self, task: asyncio.Task[int]) -> None:
         self._tasks.discard(task)
+        self._warm_ups.discard(task)
         if not task.cancelled() and isinstance(error := task.exception(), KernelfarmError):
             # The client may have left: then only the log reports the error.
             get_logger().warning("program_failed", reason=error.reason, message=str(error))

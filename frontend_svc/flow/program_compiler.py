@@ -68,7 +68,7 @@ class ProgramCompiler:
         stage = request.events.stage("optimize", target)
         with spans.span("optimize", target=target):
             optimized = await self._services.optimizer.optimize(
-                job.request_id, decomposed.message, target, tenant_cache.namespace_config.tenant
+                job.request_id, decomposed.message, target, request.imported.source
             )
         stage.finish(len(optimized.kernels))
         kernels = await self._build_kernels(request, target, optimized)
@@ -116,7 +116,7 @@ class ProgramCompiler:
         stage = request.events.stage("codegen", target)
         stage.report(0, total)
         keys = await self._graph_jobs.kernel_keys(
-            optimized.content, target, tenant_cache.namespace_config.tenant
+            optimized.content, target, request.imported.source
         )
         build_request = KernelBuildRequest(
             job.request_id,

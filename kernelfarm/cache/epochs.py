@@ -64,6 +64,16 @@ class EpochTable:
             for manifest in checked
         )
 
+    async def invalidated_tags(self, tags: Sequence[str], after: int) -> list[str]:
+        """Those of the tags that were invalidated after an epoch, if the table still knows it."""
+        if not tags:
+            return []
+        with translated_errors():
+            epochs = await self._client.hmget(self._redis_keys.epochs, *tags)
+        return [
+            tag for tag, epoch in zip(tags, epochs, strict=True) if epoch and int(epoch) > after
+        ]
+
     async def acknowledge(self, gateway: str, epoch: Epoch) -> Epoch:
         """Records that a gateway has applied all invalidations up to an epoch.
 

@@ -16,6 +16,10 @@ from kernelfarm.errors import KernelfarmError
 COMMANDS = (
     "up",
     "compile",
+    "warm",
+    "verify-coverage",
+    "export-bundle",
+    "import-bundle",
     "explain",
     "doctor",
     "keys",

@@ -1,7 +1,9 @@
 """The client: runs inside the inference server. It imports torch and grpc, but no compiler.
 
     torch_backend, compile_model   `torch.compile(backend="kernelfarm")`, `kernelfarm.compile(...)`
+    bundle/                        exports and imports cache bundles
     diagnostics/                   what the command line shows of programs, traces and the disk tier
+    warming/                       cache-warming jobs, coverage certificates
     traces/                        finds a trace by the digest of its Dynamo graph: disk, farm
     programs/                      finds a program by its key: memory, disk, farm
     runtime/                       turns a plan and its kernels into a callable

@@ -77,6 +77,34 @@ MISS_REASON_UNTRUSTED: MissReason.ValueType  # 9
 """The stored entry is not what a trusted key signed; it was dropped."""
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 
+class _ImportOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ImportOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ImportOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IMPORT_OUTCOME_UNSPECIFIED: _ImportOutcome.ValueType  # 0
+    """Never valid on the wire."""
+    IMPORT_OUTCOME_STORED: _ImportOutcome.ValueType  # 1
+    """The program is stored."""
+    IMPORT_OUTCOME_PRESENT: _ImportOutcome.ValueType  # 2
+    """A live program with this key and guard is stored already; it stays."""
+    IMPORT_OUTCOME_MISSING_BLOBS: _ImportOutcome.ValueType  # 3
+    """The program is not stored yet, because blobs are missing: send them."""
+
+class ImportOutcome(_ImportOutcome, metaclass=_ImportOutcomeEnumTypeWrapper):
+    """The outcome of an import."""
+
+IMPORT_OUTCOME_UNSPECIFIED: ImportOutcome.ValueType  # 0
+"""Never valid on the wire."""
+IMPORT_OUTCOME_STORED: ImportOutcome.ValueType  # 1
+"""The program is stored."""
+IMPORT_OUTCOME_PRESENT: ImportOutcome.ValueType  # 2
+"""A live program with this key and guard is stored already; it stays."""
+IMPORT_OUTCOME_MISSING_BLOBS: ImportOutcome.ValueType  # 3
+"""The program is not stored yet, because blobs are missing: send them."""
+Global___ImportOutcome: _TypeAlias = ImportOutcome  # noqa: Y015
+
 @_typing.final
 class InvalidateRequest(_message.Message):
     """A request to invalidate. The header `authorization` carries the administrator's token as
@@ -532,3 +560,67 @@ class SweepResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SweepResponse: _TypeAlias = SweepResponse  # noqa: Y015
+
+@_typing.final
+class ImportProgramRequest(_message.Message):
+    """A request to import a program. Authorized like Invalidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRAM_FIELD_NUMBER: _builtins.int
+    CONTENTS_FIELD_NUMBER: _builtins.int
+    ACCEPTS_INVALIDATED_FIELD_NUMBER: _builtins.int
+    accepts_invalidated: _builtins.bool
+    """True: import the program although this farm invalidated a tag that it depends on."""
+    @_builtins.property
+    def program(self) -> _manifest_pb2.SignedVariant:
+        """The program as its publisher signed it; required."""
+
+    @_builtins.property
+    def contents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Contents of blobs that the program's manifest names, in any order; empty is allowed. The whole
+        request must not be larger than the farm accepts (GetCapabilities).
+        """
+
+    def __init__(
+        self,
+        *,
+        program: _manifest_pb2.SignedVariant | None = ...,
+        contents: _abc.Iterable[_builtins.bytes] | None = ...,
+        accepts_invalidated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["program", b"program"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepts_invalidated", b"accepts_invalidated", "contents", b"contents", "program", b"program"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportProgramRequest: _TypeAlias = ImportProgramRequest  # noqa: Y015
+
+@_typing.final
+class ImportProgramResponse(_message.Message):
+    """The response to an import."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    MISSING_BLOBS_FIELD_NUMBER: _builtins.int
+    outcome: Global___ImportOutcome.ValueType
+    """The outcome; never UNSPECIFIED."""
+    @_builtins.property
+    def missing_blobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """SHA-256 of the missing blobs, 32 bytes each, at most 4,096; empty unless blobs are missing."""
+
+    def __init__(
+        self,
+        *,
+        outcome: Global___ImportOutcome.ValueType = ...,
+        missing_blobs: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing_blobs", b"missing_blobs", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportProgramResponse: _TypeAlias = ImportProgramResponse  # noqa: Y015

@@ -63,6 +63,11 @@ class CacheServiceStub(object):
                 request_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.SweepRequest.SerializeToString,
                 response_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.SweepResponse.FromString,
                 _registered_method=True)
+        self.ImportProgram = channel.unary_unary(
+                '/kernelfarm.v1.CacheService/ImportProgram',
+                request_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.SerializeToString,
+                response_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.FromString,
+                _registered_method=True)
 
 
 class CacheServiceServicer(object):
@@ -138,6 +143,26 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportProgram(self, request, context):
+        """Imports a program that a frontend of another farm signed, or of this farm before its cache was
+        lost. The program is signed again for the caller's namespace and the present epoch. Call it
+        first without contents; then send the missing blobs in several calls; the last one publishes.
+
+        INVALID_ARGUMENT: the manifest is not that of a program, a content is not one of its blobs, the
+        program is too large, or this farm invalidated something that it depends on. Do not retry.
+        FAILED_PRECONDITION: this farm runs another version of a toolchain that made the program, so it
+        would not be found; export it from a farm of the same version.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+        DATA_LOSS: no key that this farm trusts for imports signed the program, it expired too long ago,
+        or its content was changed. Do not retry.
+        RESOURCE_EXHAUSTED: the tenant's quota is used up.
+        UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
+        The call is idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -165,6 +190,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.Sweep,
                     request_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.SweepRequest.FromString,
                     response_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.SweepResponse.SerializeToString,
+            ),
+            'ImportProgram': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportProgram,
+                    request_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.FromString,
+                    response_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -306,6 +336,33 @@ class CacheService(object):
             '/kernelfarm.v1.CacheService/Sweep',
             kernelfarm_dot_v1_dot_cache__service__pb2.SweepRequest.SerializeToString,
             kernelfarm_dot_v1_dot_cache__service__pb2.SweepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportProgram(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kernelfarm.v1.CacheService/ImportProgram',
+            kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.SerializeToString,
+            kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -85,6 +85,22 @@ class CacheServiceStub:
     RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
     UNAVAILABLE: the cache does not answer; retry with backoff.
     """
+    ImportProgram: _grpc.UnaryUnaryMultiCallable[_cache_service_pb2.ImportProgramRequest, _cache_service_pb2.ImportProgramResponse]
+    """Imports a program that a frontend of another farm signed, or of this farm before its cache was
+    lost. The program is signed again for the caller's namespace and the present epoch. Call it
+    first without contents; then send the missing blobs in several calls; the last one publishes.
+
+    INVALID_ARGUMENT: the manifest is not that of a program, a content is not one of its blobs, the
+      program is too large, or this farm invalidated something that it depends on. Do not retry.
+    FAILED_PRECONDITION: this farm runs another version of a toolchain that made the program, so it
+      would not be found; export it from a farm of the same version.
+    PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+    DATA_LOSS: no key that this farm trusts for imports signed the program, it expired too long ago,
+      or its content was changed. Do not retry.
+    RESOURCE_EXHAUSTED: the tenant's quota is used up.
+    UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
+      The call is idempotent.
+    """
 
 @_typing.type_check_only
 class CacheServiceAsyncStub(CacheServiceStub):
@@ -140,6 +156,22 @@ class CacheServiceAsyncStub(CacheServiceStub):
     PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
     RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
     UNAVAILABLE: the cache does not answer; retry with backoff.
+    """
+    ImportProgram: _aio.UnaryUnaryMultiCallable[_cache_service_pb2.ImportProgramRequest, _cache_service_pb2.ImportProgramResponse]  # type: ignore[assignment]
+    """Imports a program that a frontend of another farm signed, or of this farm before its cache was
+    lost. The program is signed again for the caller's namespace and the present epoch. Call it
+    first without contents; then send the missing blobs in several calls; the last one publishes.
+
+    INVALID_ARGUMENT: the manifest is not that of a program, a content is not one of its blobs, the
+      program is too large, or this farm invalidated something that it depends on. Do not retry.
+    FAILED_PRECONDITION: this farm runs another version of a toolchain that made the program, so it
+      would not be found; export it from a farm of the same version.
+    PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+    DATA_LOSS: no key that this farm trusts for imports signed the program, it expired too long ago,
+      or its content was changed. Do not retry.
+    RESOURCE_EXHAUSTED: the tenant's quota is used up.
+    UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
+      The call is idempotent.
     """
 
 class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -223,6 +255,28 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
         RESOURCE_EXHAUSTED: another sweep runs; retry after the delay in RetryInfo.
         UNAVAILABLE: the cache does not answer; retry with backoff.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportProgram(
+        self,
+        request: _cache_service_pb2.ImportProgramRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_service_pb2.ImportProgramResponse, _abc.Awaitable[_cache_service_pb2.ImportProgramResponse]]:
+        """Imports a program that a frontend of another farm signed, or of this farm before its cache was
+        lost. The program is signed again for the caller's namespace and the present epoch. Call it
+        first without contents; then send the missing blobs in several calls; the last one publishes.
+
+        INVALID_ARGUMENT: the manifest is not that of a program, a content is not one of its blobs, the
+          program is too large, or this farm invalidated something that it depends on. Do not retry.
+        FAILED_PRECONDITION: this farm runs another version of a toolchain that made the program, so it
+          would not be found; export it from a farm of the same version.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+        DATA_LOSS: no key that this farm trusts for imports signed the program, it expired too long ago,
+          or its content was changed. Do not retry.
+        RESOURCE_EXHAUSTED: the tenant's quota is used up.
+        UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
+          The call is idempotent.
         """
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

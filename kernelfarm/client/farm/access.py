@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from functools import partial
+from pathlib import Path
 
 from kernelfarm.client.disk.folder import tier_folder
 from kernelfarm.client.disk.tier import DiskTier
@@ -24,6 +25,9 @@ WATCH_TIMEOUT_S = 1.0
 """How long a look-up waits for missed invalidations; if the farm takes longer, the client treats it
 as away."""
 
+STATE_SUFFIX = ".json"
+"""Of the file with the farm's invalidations."""
+
 _failures: dict[str, float] = {}
 
 
@@ -33,9 +37,8 @@ class FarmAccess:
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
         root = tier_folder(settings)
-        farm = None if root is None else root / "farms" / _name(settings)
-        keys = None if farm is None else farm.with_suffix(".keys.json")
-        state = None if farm is None else farm.with_suffix(".json")
+        keys = None if root is None else farm_file(root, settings, ".keys.json")
+        state = None if root is None else farm_file(root, settings, STATE_SUFFIX)
         self.client = FarmClient(settings, keys)
         close_at_exit(self.client)
         self.recent_traces = RecentTraces()
@@ -93,7 +96,7 @@ def _connected(settings: ClientSettings) -> CacheAdmin:
     )
 
 
-def _name(settings: ClientSettings) -> str:
-    """The name of the files in which processes store the farm's invalidations and keys."""
+def farm_file(root: Path, settings: ClientSettings, suffix: str) -> Path:
+    """A file in which processes store the farm's invalidations or keys."""
     stated = f"{settings.endpoint}\n{settings.namespace}".encode()
-    return hashlib.sha256(stated).hexdigest()[:16]
+    return root / "farms" / f"{hashlib.sha256(stated).hexdigest()[:16]}{suffix}"

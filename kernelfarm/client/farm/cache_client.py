@@ -133,6 +133,15 @@ class CacheAdmin:
         """
         return self._call(self._stub.Sweep, api.SweepRequest(), _WALK_TIMEOUT_S)
 
+    def import_program(self, request: api.ImportProgramRequest) -> api.ImportProgramResponse:
+        """Imports a program of another farm, or returns which of its blobs are missing.
+
+        Raises:
+            PermissionDeniedError: the token is missing or wrong.
+            KernelfarmError: the farm refuses the program; the message says why.
+        """
+        return self._call(self._stub.ImportProgram, request, _TIMEOUT_S)
+
     def _call(
         self,
         call: grpc.UnaryUnaryMultiCallable[RequestT, ResponseT],

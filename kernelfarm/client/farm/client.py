@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,6 +70,19 @@ class StageProgress:
 
 
 OnProgress = Callable[[StageProgress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """A request before any user waits. `on_program` gets each program as soon as it is there.
+
+    If a target fails, the programs of the other targets have been reported. A call that is repeated
+    reports a program again.
+    """
+
+    on_program: Callable[[CompiledProgram], None]
+
+
 Attempt = Callable[[grpc.Channel, float], ResultT]
 """A call over a channel with a timeout in seconds; it may be repeated."""
 
@@ -99,6 +113,15 @@ class FarmClient:
         )
         self._channel = FarmChannel(opened, self._peer)
 
+    def for_model(self, model: str) -> FarmClient:
+        """This client, with another model in its requests; it shares the channel, do not close it.
+
+        `model` is `id@revision`, or empty.
+        """
+        scoped = copy(self)
+        scoped.settings = self.settings.model_copy(update={"model": model})
+        return scoped
+
     def connect(self, timeout_s: float = 1.0) -> bool:
         """True if the channel connects within the timeout; calls connect by themselves, too."""
         with self._channel.used() as channel:
@@ -122,7 +145,7 @@ class FarmClient:
         self.close()
 
     @spans.in_span("Compile")
-    def compile(
+    def compile(  # noqa: PLR0913 (all but two have defaults)
         self,
         graph: Graph,
         targets: Sequence[str],
@@ -131,11 +154,13 @@ class FarmClient:
         on_progress: OnProgress | None = None,
         facts: CallerFacts = NO_FACTS,
         keys: Mapping[str, bytes] | None = None,
+        warm_up: WarmUp | None = None,
     ) -> list[CompiledProgram]:
         """The programs of a graph, one for each target, in the order of the targets.
 
         `facts` must hold at every call of the programs. `keys` are the program keys by target, if
-        the caller has computed them already.
+        the caller has computed them already. With `warm_up`, the farm serves the interactive
+        requests of others first.
 
         Raises:
             IntegrityError: a program is not what its publisher made for this graph.
@@ -147,7 +172,7 @@ class FarmClient:
             request_id=uuid.uuid4().hex,
             graph=graph_to_proto(graph),
             targets=targets,
-            priority=pb.PRIORITY_INTERACTIVE,
+            priority=pb.PRIORITY_WARM_UP if warm_up else pb.PRIORITY_INTERACTIVE,
             options=pb.CompileOptions(
                 deterministic=options.is_deterministic, fallback_random=options.fallback_random
             ),
@@ -163,7 +188,12 @@ class FarmClient:
         def attempt(channel: grpc.Channel, remaining_s: float) -> list[CompiledProgram]:
             events = CompileServiceStub(channel).Compile(request, timeout=remaining_s)
             answers = _programs(events, on_progress)
-            found = {p.target: p for p in (self.checked(answer, expected) for answer in answers)}
+            found: dict[str, CompiledProgram] = {}
+            for answer in answers:
+                program = self.checked(answer, expected)
+                found[program.target] = program
+                if warm_up is not None:
+                    warm_up.on_program(program)
             missing = [target for target in targets if target not in found]
             if missing:
                 raise MalformedMessageError(f"{self._peer} sent no program for {missing}")

@@ -22,6 +22,7 @@ from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, UntrustedKeyError
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_manifest
 from kernelfarm.signing.key_files import keyring_from_text, keyring_to_text, read_keyring
+from kernelfarm.signing.statements import StatementSignature, check_statement
 
 FetchKeys = Callable[[], Keyring | None]
 """Fetches a farm's public keys; returns None for a farm that signs nothing."""
@@ -64,6 +65,26 @@ class ManifestVerifier:
         except UntrustedKeyError:
             # Key rotation: the known keys may be older than the manifest.
             check_manifest(manifest, address, self._reload(), time.time())
+
+    def check_statement(self, stated: StatementSignature, domain: str, content: bytes) -> None:
+        """Raises if no trusted key for traces signed a statement; see `check`.
+
+        Raises:
+            IntegrityError: the class says what is wrong.
+        """
+        try:
+            check_statement(stated, domain, content, self._current_keyring(), time.time())
+        except UntrustedKeyError:
+            check_statement(stated, domain, content, self._reload(), time.time())
+
+    def keyring(self) -> Keyring:
+        """The trusted keys.
+
+        Raises:
+            UntrustedKeyError, UnavailableError: no keys are known.
+            CallerError: the file of pinned keys cannot be read.
+        """
+        return self._current_keyring()
 
     def accepts_traces(self, *, may_fetch_keys: bool) -> bool:
         """True if a trusted key may sign traces.

@@ -87,9 +87,11 @@ class TraceCache:
     def __init__(self, module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> None:
         self._module = module
         self._request: _TraceRequest | None = None
+        self._reason = ""
         try:
             self._request = _trace_request(module, access, options)
         except NotCoveredError as reason:
+            self._reason = str(reason)
             counters.count(f"warm.traced.{reason}")
 
     def find(self) -> CachedTrace | None:
@@ -120,15 +122,25 @@ class TraceCache:
         if request is None or (request.path is None and not request.shared.may_publish):
             return
         try:
-            convention = self._convention(request, traced)
-            entry = entry_of(key, request.shared.parts, captured, convention, request.device)
+            content = to_bytes(self.entry(traced, captured, key))
         except NotCoveredError as reason:
             counters.count(f"warm.traced.{reason}")
             return
-        content = to_bytes(entry)
         if request.path is not None:
             _write(request.path, content)
         request.shared.publish(key, captured.graph, content)
+
+    def entry(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> TraceEntry:
+        """The graph's trace, while AOT Autograd's tracing context is active.
+
+        Raises:
+            NotCoveredError: an entry cannot express it; the message is the reason.
+        """
+        request = self._request
+        if request is None:
+            raise NotCoveredError(self._reason)
+        convention = self._convention(request, traced)
+        return entry_of(key, request.shared.parts, captured, convention, request.device)
 
     def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
         """The function for Dynamo: the program with the calling convention of AOT Autograd."""

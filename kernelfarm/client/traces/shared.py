@@ -11,7 +11,6 @@ One look-up returns a trace together with its program.
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from kernelfarm.client.farm.trace_client import TraceClient, TraceLookup
 from kernelfarm.client.programs.kernels import loaded_digests
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.traces.entry import TraceEntry, from_bytes
+from kernelfarm.client.traces.publication import Epoch, PublishedTrace, publish_trace
 from kernelfarm.digest import program_key, trace_digest
 from kernelfarm.errors import (
     DeadlineError,
@@ -40,19 +40,11 @@ from kernelfarm.errors import (
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import CallerFacts
-from kernelfarm.signing import CacheAddress, Manifest, Signer, Space, check_content, variant_id
+from kernelfarm.signing import CacheAddress, Manifest, Signer, Space, check_content
 from kernelfarm.signing.key_files import read_signer
-from kernelfarm.signing.manifest import blob_ref
-from kernelfarm.signing.tags import pass_tag, tenant_tag
-from kernelfarm.v1 import cache_service_pb2, manifest_pb2
+from kernelfarm.v1 import cache_service_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
-from kernelfarm.wire.manifest import facts_to_proto, manifest_from_proto, manifest_to_proto
-
-CAPTURE_TAG = pass_tag("capture")
-"""The tag of all traces: `kernelfarm invalidate pass:capture` makes them stale."""
-
-TRACE_VALIDITY_S = 30 * 24 * 3600
-"""A trace's digest covers all that it depends on, and no service signs traces again."""
+from kernelfarm.wire.manifest import facts_to_proto, manifest_from_proto
 
 _TIMEOUT_S = 10.0
 _SWAP_TIMEOUT_S = 1.0
@@ -62,6 +54,13 @@ _PUT_TIMEOUT_S = 10.0
 
 class TraceNotPublishedWarning(UserWarning):
     """The farm refused a trace that this client published."""
+
+
+def trace_content(key: bytes, graph: Graph, entry: bytes) -> bytes:
+    """The content of a trace as the farm stores it: `kernelfarm.v1.Trace`, serialized."""
+    facts = facts_to_proto(CallerFacts(inputs=facts_of(graph).inputs))
+    trace = pb.Trace(program_key=key, facts=facts, entry=entry)
+    return trace.SerializeToString(deterministic=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +119,11 @@ class SharedTraces:
         miss, signer = self._miss, self._signer()
         if miss is None or signer is None:
             return
-        facts = facts_to_proto(CallerFacts(inputs=facts_of(graph).inputs))
-        trace = pb.Trace(program_key=key, facts=facts, entry=entry)
-        content = trace.SerializeToString(deterministic=True)
-        manifest = signer.sign(self._statement(content, miss))
-        signed = manifest_pb2.SignedVariant(manifest=manifest_to_proto(manifest), content=content)
+        content = trace_content(key, graph, entry)
+        trace = PublishedTrace(self._digest, content, self.parts, self._access.settings.model)
+        made_in = Epoch(miss.incarnation, miss.epoch)
         try:
-            outcome = TraceClient(self._access.client).put(signed, self.parts, _PUT_TIMEOUT_S)
+            outcome = publish_trace(self._access.client, signer, trace, made_in, _PUT_TIMEOUT_S)
         except KernelfarmError as error:
             counters.count(f"warm.farm.not_published.{error.reason.lower()}")
             warnings.warn(f"kernelfarm: {error}", TraceNotPublishedWarning, stacklevel=2)
@@ -150,25 +147,6 @@ class SharedTraces:
     def _signer(self) -> Signer | None:
         path = self._access.settings.trace_key_file
         return None if path is None else read_signer(path, Space.TRACES)
-
-    def _statement(self, content: bytes, miss: pb.TraceMiss) -> Manifest:
-        namespace = self._access.settings.namespace
-        tenant = namespace.partition("/")[2]
-        tags = {CAPTURE_TAG, *self._access.tags, *([tenant_tag(tenant)] if tenant else [])}
-        return Manifest(
-            namespace=namespace,
-            space=Space.TRACES,
-            key=self._digest,
-            variant_id=variant_id(()),
-            guard=(),
-            tags=tuple(sorted(tags)),
-            epoch=miss.epoch,
-            incarnation=miss.incarnation,
-            content=blob_ref(content),
-            blobs=(),
-            cost_ms=0.0,
-            not_after_s=int(time.time() + TRACE_VALIDITY_S),
-        )
 
     def _find_in_memory(self) -> SharedTrace | None:
         stored = self._access.recent_traces.get(self._digest)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from kernelfarm.internal.v1 import loops_pb2 as _loops_pb2
+from kernelfarm.v1 import compile_service_pb2 as _compile_service_pb2
 from kernelfarm.v1 import plan_pb2 as _plan_pb2
 import builtins as _builtins
 import sys
@@ -75,6 +76,7 @@ class OptimizeRequest(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs; empty is allowed."""
     graph: _builtins.bytes
@@ -87,6 +89,8 @@ class OptimizeRequest(_message.Message):
     """Name of the tenant: free child processes are assigned to tenants round robin. Not a part of any
     key or result; empty in a farm without tenants.
     """
+    priority: _compile_service_pb2.Priority.ValueType
+    """The urgency; UNSPECIFIED means INTERACTIVE. Warm-up work waits while other work does."""
     def __init__(
         self,
         *,
@@ -94,10 +98,11 @@ class OptimizeRequest(_message.Message):
         graph: _builtins.bytes = ...,
         target: _builtins.str = ...,
         tenant: _builtins.str = ...,
+        priority: _compile_service_pb2.Priority.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "priority", b"priority", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,13 +35,15 @@ _STAY_AFTER_S = 0.1
 class WorkItem:
     """One job: its name in the module's `JOBS`, and its arguments.
 
-    `affinity` is a digest of state that a child may have kept from an earlier job, or empty.
+    `affinity` is a digest of state that a child may have kept from an earlier job, or empty. A
+    warm-up job runs when no other job waits, and is preempted for them.
     """
 
     name: str
     parts: tuple[bytes | memoryview, ...]
     tenant: str = ""
     affinity: bytes = b""
+    is_warm_up: bool = False
 
 
 class CpuMeter:
@@ -120,8 +122,8 @@ class ProcessPool:
         """
         is_heavy = sum(map(len, item.parts)) >= self._limits.heavy_bytes
         while True:
-            request = SlotRequest(item.tenant)
-            request.is_heavy = is_heavy
+            request = SlotRequest(item.tenant, is_warm_up=item.is_warm_up)
+            request.is_heavy = is_heavy or item.is_warm_up
             with spans.span("wait for a work process"):
                 await self._scheduler.enter(request)
             try:

@@ -14,6 +14,9 @@ processor time recently leaves one light slot free, and its light jobs run with 
 heavy ones. If a tenant without a heavy job waits, the youngest heavy job of a tenant that has
 several is preempted. A tenant's last heavy job is never preempted for others, so each tenant makes
 progress.
+
+Warm-up jobs are heavy from the start. They run in heavy slots that no other job waits for, and are
+preempted if one does. They count neither as calls nor as usage of their tenant.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ _RETRY_AFTER_S = 1.0
 class SlotRequest:
     """One job's request for a slot: its queue, what it has used, and whether it is preempted."""
 
-    def __init__(self, tenant: str) -> None:
+    def __init__(self, tenant: str, *, is_warm_up: bool = False) -> None:
         loop = asyncio.get_running_loop()
         self.tenant = tenant
-        self.is_heavy = False
+        self.is_warm_up = is_warm_up
+        self.is_heavy = is_warm_up
         self.used_s = 0.0
         self.queue: SlotQueue | None = None
         self.granted: asyncio.Future[None] = loop.create_future()
@@ -55,6 +59,7 @@ class SlotQueue:
         self._may_enter = may_enter
         self.running: list[SlotRequest] = []
         self._waiting: dict[str, deque[SlotRequest]] = {}
+        self._warm_ups: deque[SlotRequest] = deque()
 
     @property
     def is_full(self) -> bool:
@@ -63,12 +68,17 @@ class SlotQueue:
 
     @property
     def has_waiting(self) -> bool:
-        """True if a request waits."""
+        """True if a request waits that is no warm-up."""
         return bool(self._waiting)
 
     def waiting_of(self, tenant: str) -> int:
-        """The number of waiting requests of a tenant."""
+        """The number of waiting requests of a tenant, warm-ups left out."""
         return len(self._waiting.get(tenant, ()))
+
+    @property
+    def warm_ups_waiting(self) -> int:
+        """The number of waiting warm-up requests of all tenants."""
+        return len(self._warm_ups)
 
     def tenants_waiting(self) -> Iterator[str]:
         """The tenants with waiting requests, in the order in which they get slots."""
@@ -80,10 +90,15 @@ class SlotQueue:
 
     def add(self, request: SlotRequest) -> None:
         """Adds a request that waits."""
+        if request.is_warm_up:
+            self._warm_ups.append(request)
+            return
         self._waiting.setdefault(request.tenant, deque()).append(request)
 
     def drop(self, request: SlotRequest) -> None:
         """Removes a request that no longer waits."""
+        if request in self._warm_ups:
+            self._warm_ups.remove(request)
         waiting = self._waiting.get(request.tenant)
         if waiting is not None and request in waiting:
             waiting.remove(request)
@@ -91,18 +106,23 @@ class SlotQueue:
                 del self._waiting[request.tenant]
 
     def serve(self) -> None:
-        """Gives free slots to the first requests of tenants, round robin."""
+        """Gives free slots to the first requests of tenants, round robin; then to warm-ups."""
         while not self.is_full:
             tenant = next(filter(self._may_enter, self._waiting), None)
             if tenant is None:
-                return
+                break
             waiting = self._waiting.pop(tenant)
             request = waiting.popleft()
             if waiting:
                 self._waiting[tenant] = waiting  # now the last tenant
-            if not request.granted.done():  # its caller may have been cancelled
-                self.enter(request)
-                request.granted.set_result(None)
+            self._grant(request)
+        while self._warm_ups and not self._waiting and not self.is_full:
+            self._grant(self._warm_ups.popleft())
+
+    def _grant(self, request: SlotRequest) -> None:
+        if not request.granted.done():  # its caller may have been cancelled
+            self.enter(request)
+            request.granted.set_result(None)
 
     def enter(self, request: SlotRequest) -> None:
         """Gives a slot to a job."""
@@ -128,6 +148,10 @@ class SlotScheduler:
         Raises:
             FarmFullError: too many jobs of this tenant wait.
         """
+        if request.is_warm_up:
+            self._check_waiting(self.heavy.warm_ups_waiting, "warm-up jobs")
+            await self._wait_in(self.heavy, request)
+            return
         self._callers.note(request.tenant, _now_s())
         if self._heavy_shares.is_mostly_heavy(request.tenant) and self.must_stand_back(
             request.tenant
@@ -135,13 +159,18 @@ class SlotScheduler:
             request.is_heavy = True
         queue = self.heavy if request.is_heavy else self.light
         waiting = self.light.waiting_of(request.tenant) + self.heavy.waiting_of(request.tenant)
+        self._check_waiting(waiting, "jobs of this tenant")
+        await self._wait_in(queue, request)
+
+    def _check_waiting(self, waiting: int, what: str) -> None:
         if waiting >= self._max_waiting:
             error = FarmFullError(
-                f"{waiting} jobs of this tenant wait for a process, the limit; retry after the"
-                " delay"
+                f"{waiting} {what} wait for a process, the limit; retry after the delay"
             )
             error.retry_after_s = _RETRY_AFTER_S
             raise error
+
+    async def _wait_in(self, queue: SlotQueue, request: SlotRequest) -> None:
         queue.add(request)
         self._settle()
         try:
@@ -155,8 +184,10 @@ class SlotScheduler:
         if request.queue is not None:
             request.queue.running.remove(request)
             request.queue = None
-            self._usage.charge(request.tenant, request.used_s, _now_s())
-            self._heavy_shares.note(request.tenant, was_heavy=request.used_s >= self._heavy_after_s)
+            if not request.is_warm_up:
+                was_heavy = request.used_s >= self._heavy_after_s
+                self._usage.charge(request.tenant, request.used_s, _now_s())
+                self._heavy_shares.note(request.tenant, was_heavy=was_heavy)
         else:
             self.light.drop(request)
             self.heavy.drop(request)
@@ -172,7 +203,7 @@ class SlotScheduler:
         self.light.serve()
         if self.light.has_waiting:
             self._move_heavy_jobs()
-        if self.heavy.has_waiting:
+        if self.heavy.has_waiting and not self._preempt_warm_up():
             self._preempt_for_waiting_tenants()
 
     def must_stand_back(self, tenant: str) -> bool:
@@ -186,6 +217,13 @@ class SlotScheduler:
         if len(self.light.running) + 1 < max(2, self.light.slots):
             return True
         return not self.must_stand_back(tenant)
+
+    def _preempt_warm_up(self) -> bool:
+        """Preempts the youngest warm-up job; False if none runs that was not preempted before."""
+        running = [r for r in self.heavy.running if r.is_warm_up and not r.preempted.done()]
+        if running:
+            running[-1].preempt()
+        return bool(running)
 
     def _move_heavy_jobs(self) -> None:
         """Moves heavy jobs out of the light slots, for which others wait."""

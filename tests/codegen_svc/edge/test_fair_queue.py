@@ -180,3 +180,20 @@ async def test_a_tenant_that_used_more_stands_back_while_others_are_active() -> 
     assert queue.permits.must_stand_back("a") and not queue.permits.must_stand_back("b")
     await queue.end("b0", after_s=30.0)
     assert queue.permits.must_stand_back("b") and not queue.permits.must_stand_back("a")
+
+
+async def test_while_users_call_one_slot_is_free_of_warm_up_jobs() -> None:
+    queue = Queue(slots=2, positions=8)
+    await queue.send("A0", "A1", "A2", "A3", "A4")
+    assert queue.begun == ["A0", "A1", "A2", "A3"]  # no user called
+    await queue.send("b0")
+    await queue.end("b0", "A0", "A1", "A2")
+    assert queue.begun[4:] == ["b0"]  # A3 has the slot that warm-ups may use
+    await queue.end("A3")
+    assert queue.begun[5:] == ["A4"]
+
+
+async def test_warm_up_jobs_take_no_slots_from_other_tenants() -> None:
+    queue = Queue(slots=2, positions=4)
+    await queue.send("W0", "a0", "a1", "a2")
+    assert queue.begun == ["W0", "a0", "a1", "a2"]

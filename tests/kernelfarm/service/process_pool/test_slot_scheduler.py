@@ -21,10 +21,10 @@ class Jobs:
         self.requests: dict[str, SlotRequest] = {}
         self.begun: list[str] = []
 
-    async def add(self, name: str, *, is_heavy: bool = False) -> None:
+    async def add(self, name: str, *, is_heavy: bool = False, is_warm_up: bool = False) -> None:
         """Requests a slot for a job; its name begins with its tenant."""
-        request = self.requests[name] = SlotRequest(name[0])
-        request.is_heavy = is_heavy
+        request = self.requests[name] = SlotRequest(name[0], is_warm_up=is_warm_up)
+        request.is_heavy |= is_heavy
         self._tasks.append(asyncio.create_task(self._enter(name, request)))
         await settled()
 
@@ -198,3 +198,58 @@ async def test_a_tenant_of_heavy_jobs_begins_heavy_while_others_call() -> None:
         await run(0.01)
     assert not await run(0.01)  # its latest jobs were light
     assert not jobs.requests["b1"].is_heavy
+
+
+async def test_warm_ups_use_no_slot_of_small_jobs() -> None:
+    jobs = Jobs(SlotScheduler(1, 100))
+    await jobs.add("w1", is_warm_up=True)
+    await jobs.add("w2", is_warm_up=True)
+    await jobs.add("a1")
+    assert jobs.begun == ["w1", "a1"]
+    assert jobs.preempted_jobs() == []
+
+
+async def test_a_warm_up_waits_while_any_other_heavy_job_does() -> None:
+    jobs = Jobs(SlotScheduler(1, 100))
+    await jobs.add("a1", is_heavy=True)
+    await jobs.add("w1", is_warm_up=True)
+    await jobs.add("a2", is_heavy=True)
+    await jobs.end("a1")
+    assert jobs.begun == ["a1", "a2"]
+    await jobs.end("a2")
+    assert jobs.begun == ["a1", "a2", "w1"]
+
+
+async def test_a_running_warm_up_is_preempted_for_a_heavy_job_and_continues_after_it() -> None:
+    jobs = Jobs(SlotScheduler(1, 100))
+    await jobs.add("w1", is_warm_up=True)
+    await jobs.add("a1", is_heavy=True)
+    assert jobs.preempted_jobs() == ["w1"]
+    await jobs.end("w1")
+    await jobs.add("w2", is_warm_up=True)
+    assert jobs.begun == ["w1", "a1"]
+    await jobs.end("a1")
+    assert jobs.begun == ["w1", "a1", "w2"]
+
+
+async def test_warm_ups_do_not_make_others_stand_back() -> None:
+    scheduler = SlotScheduler(2, 100)
+    jobs = Jobs(scheduler)
+    await jobs.add("a1", is_heavy=True)
+    await jobs.add("w1", is_warm_up=True)
+    assert not scheduler.must_stand_back("a")
+    await jobs.add("b1")
+    assert scheduler.must_stand_back("a")
+
+
+async def test_a_warm_up_whose_caller_leaves_waits_no_longer() -> None:
+    scheduler = SlotScheduler(1, 1)
+    jobs = Jobs(scheduler)
+    await jobs.add("w1", is_warm_up=True)
+    await jobs.add("w2", is_warm_up=True)
+    with pytest.raises(FarmFullError, match="1 warm-up jobs wait"):
+        await scheduler.enter(SlotRequest("w", is_warm_up=True))
+    await jobs.give_up("w2")
+    await jobs.add("w3", is_warm_up=True)
+    await jobs.end("w1")
+    assert jobs.begun == ["w1", "w3"]

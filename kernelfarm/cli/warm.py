@@ -1,0 +1,153 @@
+"""`kernelfarm warm`: compiles the models of a manifest at a farm before any user waits."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from kernelfarm.client.settings import ClientSettings
+    from kernelfarm.client.warming.certificate import ProgramCoverage
+    from kernelfarm.client.warming.manifest import WarmingManifest
+    from kernelfarm.signing import Signer
+
+EXIT_INCOMPLETE = 3
+_EPILOG = """
+[bold]Exit codes[/bold]
+
+  0 the farm has everything; 3 something is missing, the certificate says why; 1 error
+
+[bold]Examples[/bold]
+
+  kernelfarm warm warming.yaml --endpoint farm.example:50051
+
+  KERNELFARM_TRACE_KEY_FILE=traces.key kernelfarm warm warming.yaml --certificate coverage.json
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command(epilog=_EPILOG)(warm)
+
+
+def warm(  # noqa: PLR0913 (each is an option of the command)
+    manifest: Annotated[Path, typer.Argument(help="The manifest, YAML; see docs/warming.md.")],
+    *,
+    certificate: Annotated[
+        Path | None,
+        typer.Option(help="Where to write the coverage certificate. Default: beside the manifest."),
+    ] = None,
+    captures: Annotated[
+        Path | None,
+        typer.Option(help="Folder for captured graphs, so that a job that ended continues."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Capture every model again.")] = False,
+    parallel: Annotated[
+        int, typer.Option(help="Graphs for which the job waits at once.", min=1, max=64)
+    ] = 4,
+    attempts: Annotated[
+        int, typer.Option(help="How often a call is made while the farm is away.", min=1, max=1000)
+    ] = 8,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds to wait for the programs of one graph.", min=1)
+    ] = 600.0,
+    endpoint: Annotated[
+        str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
+    ] = None,
+) -> None:
+    """Compiles every model of a manifest for all targets, and certifies what the farm has.
+
+    Models are captured on this machine, whose torch they need; Python entries are found in the
+    current folder. With KERNELFARM_TRACE_KEY_FILE the job publishes traces and signs the
+    certificate.
+    """
+    from kernelfarm.client.warming.cases import cases_of  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.warming.certificate import (  # noqa: PLC0415
+        FarmFacts,
+        certificate_lines,
+        certificate_of,
+        signed_certificate,
+        write_certificate,
+    )
+    from kernelfarm.client.warming.connection import batch_settings  # noqa: PLC0415
+    from kernelfarm.client.warming.manifest import read_manifest  # noqa: PLC0415
+
+    stated = read_manifest(manifest)
+    cases = cases_of(stated)
+    settings, version = batch_settings(endpoint, timeout)
+    signer = _signer(settings)
+    folder = captures or manifest.with_suffix(".captures")
+    run = _Run(stated, manifest.parent, folder, fresh, parallel, attempts)
+    entries = run.entries(settings, signer, len(cases))
+    facts = FarmFacts(endpoint=settings.endpoint, namespace=settings.namespace, version=version)
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    made = certificate_of(facts, digest, entries, datetime.now(UTC))
+    path = certificate or manifest.with_suffix(".certificate.json")
+    write_certificate(path, signed_certificate(made, signer))
+    for line in certificate_lines(made):
+        typer.echo(line)
+    typer.echo(f"certificate: {path}" + ("" if signer else " (not signed: no key for traces)"))
+    if not made.is_complete:
+        raise typer.Exit(EXIT_INCOMPLETE)
+
+
+class _Run:
+    """One run of a job."""
+
+    def __init__(
+        self,
+        manifest: WarmingManifest,
+        models: Path,
+        captures: Path,
+        is_fresh: bool,
+        parallel: int,
+        attempts: int,
+    ) -> None:
+        self._manifest = manifest
+        self._models = models
+        self._captures = captures
+        self._is_fresh = is_fresh
+        self._parallel = parallel
+        self._attempts = attempts
+
+    def entries(
+        self, settings: ClientSettings, signer: Signer | None, cases: int
+    ) -> list[ProgramCoverage]:
+        """What the farm has after the run."""
+        # Importing torch takes about a second: mistakes in the manifest are reported before.
+        from kernelfarm.cli._warming_progress import shown_progress  # noqa: PLC0415
+        from kernelfarm.client.farm.access import FarmAccess  # noqa: PLC0415
+        from kernelfarm.client.warming.captures import CaptureFolder  # noqa: PLC0415
+        from kernelfarm.client.warming.job import WarmingJob  # noqa: PLC0415
+        from kernelfarm.client.warming.requests import GraphWarmer  # noqa: PLC0415
+        from kernelfarm.client.warming.retry import Retry  # noqa: PLC0415
+
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+        access = FarmAccess(settings)
+        try:
+            with shown_progress(cases) as progress:
+                return WarmingJob(
+                    self._manifest,
+                    self._models,
+                    access,
+                    GraphWarmer(access.client, signer, Retry(self._attempts)),
+                    CaptureFolder.open(self._captures),
+                    progress,
+                    self._parallel,
+                    takes_saved=not self._is_fresh,
+                ).run()
+        finally:
+            access.client.close()
+
+
+def _signer(settings: ClientSettings) -> Signer | None:
+    from kernelfarm.signing import Space  # noqa: PLC0415
+    from kernelfarm.signing.key_files import read_signer  # noqa: PLC0415
+
+    path = settings.trace_key_file
+    return None if path is None else read_signer(path, Space.TRACES)

@@ -1,0 +1,194 @@
+"""Captures the graphs of one case as `torch.compile(backend="kernelfarm")` would in a replica.
+
+The model runs once, eagerly, graph by graph: later graphs of a model depend on the results of
+earlier ones. A `.pt2` file is read; it has one graph, and no trace, because nothing traces it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.capture.exported import read_pt2
+from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.input_order import InputOrder
+from kernelfarm.client.capture.preserve_attention import preserve_attention
+from kernelfarm.client.capture.tracing import traced
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.pytorch.private import make_boxed_func, unset_fake_temporarily
+from kernelfarm.client.traces.cache import TraceCache
+from kernelfarm.client.traces.entry import to_bytes
+from kernelfarm.client.traces.publication import Epoch
+from kernelfarm.client.traces.sizes import NotCoveredError
+from kernelfarm.client.warming.captures import (
+    CapturedCaseGraph,
+    CapturedTrace,
+    CaseCapture,
+    identity_of,
+)
+from kernelfarm.client.warming.cases import Case
+from kernelfarm.client.warming.manifest import ModelSpec
+from kernelfarm.client.warming.models import BuiltModel, CaptureFailedError, build_model
+from kernelfarm.digest import program_key
+from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.graph_ir import ABI_VERSION
+from kernelfarm.wire import graph_to_proto
+
+_OF_A_FILE = "a .pt2 file is not traced: clients send its graph and find the program by its key"
+_UNKNOWN_EPOCH = "the farm's epoch was not known before the graph was traced"
+
+
+@dataclass(slots=True)
+class _Collector:
+    """A backend for `torch.compile` that collects graphs, and runs them as they were captured."""
+
+    access: FarmAccess
+    options: CompileOptions
+    graphs: list[CapturedCaseGraph] = field(default_factory=list)
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        preserve_attention(gm)
+        order = InputOrder(gm)
+        made_in = _known_epoch(self.access)
+        traces = TraceCache(order.module, self.access, self.options)
+
+        def compiler(traced_module: fx.GraphModule, _: Sequence[Any]) -> Any:
+            with unset_fake_temporarily():
+                self._collect(traced_module, traces, made_in)
+            return make_boxed_func(traced_module.forward)
+
+        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
+
+    def _collect(
+        self, traced_module: fx.GraphModule, traces: TraceCache, made_in: Epoch | None
+    ) -> None:
+        captured = capture(traced_module)
+        if captured.is_trivial:
+            return
+        trace, reason = None, _UNKNOWN_EPOCH
+        if made_in is not None:
+            try:
+                entry = traces.entry(traced_module, captured, self._key(captured))
+                trace, reason = CapturedTrace(entry=to_bytes(entry), made_in=made_in), ""
+            except NotCoveredError as error:
+                reason = f"the trace cannot be stored: {error}"
+        self.graphs.append(_captured_graph(captured, trace, reason))
+
+    def _key(self, captured: CapturedGraph) -> bytes:
+        target = device_support(captured.device).target
+        return program_key(captured.graph, target, self.options.pairs())
+
+
+def capture_case(
+    case: Case, access: FarmAccess, folder: Path, options: CompileOptions
+) -> CaseCapture:
+    """The graphs of a case; paths of `.pt2` files are relative to `folder`.
+
+    Raises:
+        CaptureFailedError: the model cannot be built, run or captured; the message has the cause.
+    """
+    if case.model.file is not None:
+        try:
+            captured = read_pt2(folder / case.model.file).captured
+        except KernelfarmError as error:
+            raise CaptureFailedError(str(error)) from error
+        return CaseCapture(graphs=(_captured_graph(captured, None, _OF_A_FILE),))
+    built = build_model(case)
+    collector = _Collector(access, options)
+    torch._dynamo.reset()  # else sizes of earlier cases matter
+    try:
+        _run(built, case.model, collector)
+    except Exception as error:  # the user's code may raise anything
+        cause = getattr(error, "inner_exception", error)
+        raise CaptureFailedError(f"{case.title}: {type(cause).__name__}: {cause}") from error
+    finally:
+        torch._dynamo.reset()
+    if not collector.graphs:
+        raise CaptureFailedError(f"{case.title}: the model computes nothing that can be compiled")
+    return CaseCapture(graphs=tuple(collector.graphs))
+
+
+def capture_identity(case: Case, folder: Path, options: CompileOptions) -> str:
+    """The name of a case's capture: it changes with the case, the model's file and all packages.
+
+    Raises:
+        CaptureFailedError: the model's file cannot be read.
+    """
+    spec = case.model
+    return identity_of(
+        {
+            "model": {
+                "entry": spec.entry,
+                "arguments": spec.arguments,
+                "inputs": spec.inputs,
+                "grad": spec.grad,
+                "source": _source_digest(spec, folder),
+            },
+            "dtype": case.dtype,
+            "sizes": case.size_texts(),
+            "options": asdict(options),
+            "packages": _packages_digest(),
+            "abi": ABI_VERSION,
+        }
+    )
+
+
+def _run(built: BuiltModel, spec: ModelSpec, collector: _Collector) -> None:
+    # After a reset, the first call makes sizes constants, except those that inputs mark.
+    compiled = torch.compile(built.call, backend=collector)
+    context = torch.inference_mode() if spec.grad == "inference_mode" else torch.no_grad()
+    with context:
+        compiled(*built.args, **built.kwargs)
+
+
+def _captured_graph(
+    captured: CapturedGraph, trace: CapturedTrace | None, reason: str
+) -> CapturedCaseGraph:
+    message = graph_to_proto(captured.graph).SerializeToString(deterministic=True)
+    return CapturedCaseGraph(
+        graph=message, device=captured.device.type, trace=trace, no_trace=reason
+    )
+
+
+def _known_epoch(access: FarmAccess) -> Epoch | None:
+    known = access.watch.invalidations
+    return None if known is None else Epoch(known.incarnation, known.epoch)
+
+
+def _source_digest(spec: ModelSpec, folder: Path) -> str:
+    """SHA-256 of the file that defines the model: its `.pt2` file, or its entry's module."""
+    if spec.file is not None:
+        path = folder / spec.file
+    else:
+        assert spec.entry is not None
+        try:
+            found = importlib.util.find_spec(spec.entry.partition(":")[0])
+        except (ImportError, ValueError):
+            found = None
+        if found is None or found.origin is None:
+            return ""  # importing it fails, or it has no file
+        path = Path(found.origin)
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CaptureFailedError(f"cannot read {path}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _packages_digest() -> str:
+    """A digest of the names and versions of all installed packages."""
+    found = {(d.name, d.version) for d in importlib.metadata.distributions()}
+    return identity_of(sorted(f"{name}=={version}" for name, version in found))

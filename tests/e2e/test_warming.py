@@ -1,0 +1,225 @@
+"""A warming job, its certificate and its bundle, with a real farm for the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kernelfarm.cli import make_app
+from kernelfarm.client import counters, torch_backend
+from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.warming.certificate import Certificate, read_certificate
+from kernelfarm.errors import CallerError
+from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
+from tests.e2e.warmed_models import scaled
+from tests.support.client_process import new_process
+from tests.support.farm import Farm
+from tests.support.trace_machines import counted, traces_made
+
+NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
+INCOMPLETE = 3
+TARGET = "cpu:x86-64-v3"
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Job:
+    """A manifest in a folder, and the farm that it warms."""
+
+    farm: Farm
+    folder: Path
+    environment: pytest.MonkeyPatch
+    number: float
+
+    @property
+    def certificate(self) -> Certificate:
+        return read_certificate(self.folder / "m.certificate.json").certificate
+
+    def write(self, *models: str) -> None:
+        head = f'format: 1\ntargets: ["{TARGET}"]\nmodels:\n'
+        (self.folder / "m.yaml").write_text(head + "".join(models))
+
+    def model(self, name: str = "scaled", more: str = "", **arguments: object) -> str:
+        stated = json.dumps({"number": self.number, **arguments})
+        return (
+            f"  - name: {name}\n    entry: tests.e2e.warmed_models:scaled\n"
+            f"    arguments: {stated}\n    tag: {name}@{self.number}\n{more}"
+        )
+
+    def warm(self, *options: str) -> Any:
+        return self.run("warm", str(self.folder / "m.yaml"), *options)
+
+    def run(self, *command: str, endpoint: str = "") -> Any:
+        ended = CliRunner().invoke(
+            make_app(), [*command, "--endpoint", endpoint or self.farm.endpoint]
+        )
+        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+            raise ended.exception
+        return ended
+
+    def kernel_jobs(self) -> int:
+        with CacheAdmin(self.farm.endpoint) as admin:
+            return admin.usage().spaces[1].counters.get("jobs", 0)
+
+    def replica(self, endpoint: str, disk: Path) -> dict[str, int]:
+        """The counters of a client with this disk, which runs the model and must not be eager."""
+        new_process(endpoint, disk)
+        torch_backend._accesses.clear()
+        self.environment.setattr(torch_backend, "_store", ProgramStore())
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        self.environment.delenv("KERNELFARM_TRACE_KEY_FILE", raising=False)
+        self.environment.setenv("KERNELFARM_ENDPOINT", endpoint)
+        self.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
+        model, args = scaled(self.number)
+        compiled = torch.compile(model, backend="kernelfarm", mode="strict")
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-5, atol=1e-6)
+        return counted()
+
+
+@pytest.fixture
+def job(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
+    keys = farm.data_dir / "keys"
+    monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(keys / TRACE_KEY))
+    monkeypatch.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(keys / PUBLIC_KEYS))
+    monkeypatch.setenv("KERNELFARM_HOST_TARGET", TARGET)
+    job = Job(farm, tmp_path, monkeypatch, next(_numbers) + 0.8125)
+    job.write(job.model())
+    yield job
+    counters.reset()
+    torch._dynamo.reset()
+
+
+def test_a_replica_with_an_empty_disk_neither_traces_nor_compiles_after_a_job(
+    job: Job, tmp_path: Path
+) -> None:
+    done = job.warm()
+    assert done.exit_code == 0, done.output
+    assert job.certificate.is_complete
+    (entry,) = job.certificate.entries
+    assert entry.trace.state == "present" and entry.kernels and entry.toolchains
+    assert "1 of 1 programs present" in done.stdout
+    jobs = job.kernel_jobs()
+    seen = job.replica(job.farm.endpoint, tmp_path / "disk")
+    assert (seen["warm.farm.hits"], seen["farm.prefetched"]) == (1, 1)
+    assert traces_made() == 0
+    assert job.kernel_jobs() == jobs
+
+
+def test_a_second_run_captures_and_compiles_nothing(job: Job) -> None:
+    assert job.warm().exit_code == 0
+    jobs, first = job.kernel_jobs(), job.certificate
+    again = job.warm()
+    assert "capture of an earlier run, 1 programs" in again.output
+    assert f"{TARGET}: hit, 0 kernels compiled" in again.output
+    assert job.kernel_jobs() == jobs
+    assert job.certificate.entries == first.entries
+    assert "captured, 1 programs" in job.warm("--fresh").output
+
+
+def test_a_range_of_sizes_is_one_program_and_each_listed_size_another(job: Job) -> None:
+    ranged = "    sizes: {rows: {min: 1, max: 64}}\n    inputs: [[rows, 8]]\n"
+    listed = "    sizes: {rows: [3, 5]}\n    inputs: [[rows, 8]]\n    dtypes: [f32, bf16]\n"
+    job.write(job.model("ranged", ranged), job.model("listed", listed))
+    assert job.warm().exit_code == 0
+    entries = job.certificate.entries
+    assert [(e.dtype, e.sizes) for e in entries] == [
+        ("", {"rows": "1..64"}),
+        ("f32", {"rows": "3"}),
+        ("f32", {"rows": "5"}),
+        ("bf16", {"rows": "3"}),
+        ("bf16", {"rows": "5"}),
+    ]
+    assert len({entry.key for entry in entries}) == len(entries)
+
+
+def test_each_graph_of_a_model_is_warmed(job: Job) -> None:
+    job.write(job.model(breaks=True))
+    assert job.warm().exit_code == 0
+    assert [entry.graph for entry in job.certificate.entries] == [0, 1]
+
+
+def test_a_pt2_file_is_warmed_without_a_trace(job: Job) -> None:
+    model, args = scaled(job.number)
+    torch.export.save(torch.export.export(model, args), job.folder / "scaled.pt2")
+    job.write("  - name: saved\n    file: scaled.pt2\n")
+    assert job.warm().exit_code == 0
+    (entry,) = job.certificate.entries
+    assert entry.trace.state == "none" and ".pt2" in entry.trace.reason
+
+
+def test_a_model_that_cannot_be_captured_is_missing_with_its_reason(job: Job) -> None:
+    job.write(job.model(), "  - name: broken\n    entry: tests.e2e.warmed_models:broken\n")
+    done = job.warm()
+    assert done.exit_code == INCOMPLETE
+    assert [entry.is_present for entry in job.certificate.entries] == [True, False]
+    assert "ValueError: no weights here" in job.certificate.entries[1].reason
+    checked = job.run("verify-coverage", str(job.folder / "m.certificate.json"))
+    assert checked.exit_code == INCOMPLETE
+    assert "1 of 2 present" in checked.stdout
+
+
+def test_what_was_invalidated_is_missing_until_the_next_run(job: Job) -> None:
+    assert job.warm().exit_code == 0
+    path = str(job.folder / "m.certificate.json")
+    assert job.run("verify-coverage", path).exit_code == 0
+    with CacheAdmin(job.farm.endpoint) as admin:
+        admin.invalidate([f"model:scaled@{job.number}"])
+    checked = job.run("verify-coverage", path)
+    assert checked.exit_code == INCOMPLETE
+    assert "0 of 1 present" in checked.stdout
+    again = job.warm()  # its capture is older than the invalidation, so it captures again
+    assert again.exit_code == 0, again.output
+    assert "capture of an earlier run" in again.output and "captured, 1 programs" in again.output
+    assert job.certificate.is_complete
+
+
+def test_a_bundle_on_disk_starts_a_client_without_a_farm(job: Job, tmp_path: Path) -> None:
+    assert job.warm().exit_code == 0
+    bundle, certificate = tmp_path / "bundle.tar", str(job.folder / "m.certificate.json")
+    written = job.run("export-bundle", str(bundle), "--certificate", certificate)
+    assert "1 programs, 1 traces" in written.stdout
+    job.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(tmp_path / "disk"))
+    imported = job.run("import-bundle", str(bundle), "--disk", endpoint=NOBODY)
+    assert imported.exit_code == 0, imported.output
+    seen = job.replica(NOBODY, tmp_path / "disk")
+    assert (seen["disk.hits"], seen["warm.disk.hits"]) == (1, 1)
+    assert traces_made() == 0
+
+
+def test_a_farm_has_what_it_exported_and_imports_it_after_its_cache_was_lost(
+    job: Job, tmp_path: Path
+) -> None:
+    assert job.warm().exit_code == 0
+    bundle, certificate = str(tmp_path / "bundle"), str(job.folder / "m.certificate.json")
+    job.run("export-bundle", bundle, "--certificate", certificate)
+    present = job.run("import-bundle", bundle)
+    assert "0 programs imported, 1 were there, 1 traces" in present.stdout
+    with CacheAdmin(job.farm.endpoint) as admin:
+        admin.invalidate([f"model:scaled@{job.number}"])
+    refused = job.run("import-bundle", bundle)
+    assert refused.exit_code == INCOMPLETE
+    assert "which this farm invalidated" in refused.stdout
+    jobs = job.kernel_jobs()
+    accepted = job.run("import-bundle", bundle, "--accept-invalidated")
+    assert "1 programs imported, 0 were there, 1 traces" in accepted.stdout
+    assert job.run("verify-coverage", certificate).exit_code == 0
+    assert job.kernel_jobs() == jobs
+
+
+@pytest.mark.parametrize("command", ["warm", "verify-coverage", "export-bundle", "import-bundle"])
+def test_a_missing_file_is_an_error_that_names_it(job: Job, command: str) -> None:
+    more: dict[str, list[Any]] = {"export-bundle": ["--certificate", "none.json"]}
+    with pytest.raises(CallerError, match="none"):
+        job.run(command, "none.file", *more.get(command, []))

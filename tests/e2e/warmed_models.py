@@ -1,0 +1,43 @@
+"""Python entries of the manifests in `test_warming.py` and `test_warming_jobs.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from examples.model_zoo import MODELS
+
+
+class Scaled(nn.Module):
+    """A small model with a constant, which makes each number a model of its own."""
+
+    def __init__(self, number: float, *, breaks: bool = False) -> None:
+        super().__init__()
+        self.number, self.breaks = number, breaks
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: x: (rows, 8) -> (8,)."""
+        y = torch.sin(self.linear(x) * self.number)
+        if self.breaks:
+            torch._dynamo.graph_break()
+        return torch.softmax(y, 0).sum(0)
+
+
+def scaled(number: float, breaks: bool = False) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A small model, and an input of two rows."""
+    torch.manual_seed(0)
+    return Scaled(number, breaks=breaks).eval(), (torch.randn(2, 8),)
+
+
+def zoo(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A model of the zoo."""
+    source = MODELS[name]()
+    return source.model, source.args
+
+
+def broken() -> None:
+    """An entry that fails."""
+    raise ValueError("no weights here")
