@@ -30,7 +30,7 @@ from kernelfarm.ir.loop_ir import (
 from kernelfarm.ir.text.kernel import print_kernel
 
 _LINKED_BY_NAMES = "Lines are linked to statements by the names of values."
-_COMMENT = re.compile(r"(?:(\S+) <- )?captured node (\d{1,9}): (.*)")
+_COMMENT = re.compile(r"(?:(.*) <- )?captured node (\d{1,9}): (.*)")
 
 
 class MarkKind(enum.Enum):

@@ -45,12 +45,16 @@ def content_policy(script: str, *, form_action: str = "'none'") -> str:
     )
 
 
-def rendered(template: str, script: str = "", **values: object) -> str:
+def rendered(
+    template: str, script: str = "", *, form_action: str = "'none'", **values: object
+) -> str:
     """A page from a template and its values; all values are escaped."""
     # Style and script are our own files, so they alone are not escaped.
     own = {"style": Markup(asset("style.css")), "script": Markup(asset(script) if script else "")}
     return (
-        _environment().get_template(template).render(policy=content_policy(script), **own, **values)
+        _environment()
+        .get_template(template)
+        .render(policy=content_policy(script, form_action=form_action), **own, **values)
     )
 
 

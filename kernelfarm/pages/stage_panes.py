@@ -34,7 +34,7 @@ _SOURCE_STAGES = ("triton",)
 def packed(value: object) -> str:
     """A JSON value as base64 of its zlib stream; the same value gives the same text."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return base64.b64encode(zlib.compress(text.encode("utf-8"), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(text.encode("utf-8"), 6)).decode("ascii")
 
 
 def kernel_panes(
@@ -57,6 +57,7 @@ def kernel_panes(
             _variant(kernel, variant, number, len(variants), texts)
             for number, variant in enumerate(variants)
         ],
+        "panes": _variant_panes(kernel, variants, texts),
     }
 
 
@@ -72,23 +73,38 @@ def _variant(
     count: int,
     texts: Mapping[bytes, bytes],
 ) -> dict[str, Any]:
-    panes, statements = [], {}
-    for stage in variant.stages:
-        if stage.name == "kernel":
-            continue  # it is the loops, which all variants share
-        if not stage.is_text:
-            panes.append(_binary(stage.name, stage.size_bytes))
-            continue
-        text = texts[stage.sha256].decode("utf-8", "replace")
-        if stage.name in _SOURCE_STAGES:
-            statements = statements_of_source(text, kernel)
-        panes.append(_pane(stage.name, mark_stage(stage.name, text, kernel)))
+    sources = [texts[s.sha256] for s in variant.stages if s.name in _SOURCE_STAGES]
+    statements = [statements_of_source(_decoded(source), kernel) for source in sources]
     return {
         "name": variant_name(number, count),
         "guard": guard_text(variant.guard),
-        "statementsOf": statements,
-        "panes": panes,
+        "statementsOf": statements[0] if statements else {},
     }
+
+
+def _variant_panes(
+    kernel: Kernel, variants: Sequence[VariantFacts], texts: Mapping[bytes, bytes]
+) -> list[dict[str, Any]]:
+    """The panes of all variants, stage by stage: texts of one stage resemble each other.
+
+    A stream finds repetitions in its last 32 KiB only, and a variant's stages are longer than that.
+    """
+    panes: dict[str, list[dict[str, Any]]] = {}
+    for number, variant in enumerate(variants):
+        for stage in variant.stages:
+            if stage.name == "kernel":
+                continue  # it is the loops, which all variants share
+            if stage.is_text:
+                marked = mark_stage(stage.name, _decoded(texts[stage.sha256]), kernel)
+                pane = _pane(stage.name, marked)
+            else:
+                pane = _binary(stage.name, stage.size_bytes)
+            panes.setdefault(stage.name, []).append({"variant": number, **pane})
+    return [pane for of_stage in panes.values() for pane in of_stage]
+
+
+def _decoded(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
 
 
 def _graph_lines(lines: GraphLines, nodes: Sequence[int]) -> MarkedText:

@@ -115,7 +115,7 @@ function stagesOf(holder, data) {
     tools.replaceChildren();
     panes.replaceChildren();
     made = [];
-    const all = [...data.common, ...variant.panes];
+    const all = [...data.common, ...data.panes.filter((pane) => data.variants[pane.variant] === variant)];
     if (!all.some((pane) => pane.name === "triton")) shown.add("llir");
     all.forEach((pane) => {
       const box = element("section", {className: "pane"}, element("h4", {textContent: pane.name}), element("p", {className: "how", textContent: pane.how}));
@@ -138,7 +138,7 @@ function stagesOf(holder, data) {
   build();
   holder.append(tools, status, panes);
   return (variantIndex, name, line) => {
-    if (variantIndex >= 0 && data.variants[variantIndex] !== variant) {
+    if (variantIndex !== undefined && data.variants[variantIndex] !== variant) {
       variant = data.variants[variantIndex];
       holder.querySelector("select").value = variantIndex;
       build();
@@ -206,8 +206,7 @@ document.querySelectorAll(".program").forEach((program) => {
       const data = await unpacked(details.querySelector("script"));
       if (mine !== search) return;
       const name = details.querySelector(".name").textContent;
-      const all = [...data.common.map((pane) => [-1, pane]), ...data.variants.flatMap((v, index) => v.panes.map((pane) => [index, pane]))];
-      all.forEach(([variant, pane]) => pane.lines.forEach((text, line) => {
+      [...data.common, ...data.panes].forEach((pane) => pane.lines.forEach((text, line) => {
         if (!text.toLowerCase().includes(wanted)) return;
         total += 1;
         if (total > MOST_FOUND) return;
@@ -217,7 +216,7 @@ document.querySelectorAll(".program").forEach((program) => {
           details.hidden = false;
           details.open = true;
           const go = await openKernel(details);
-          go(variant, pane.name, line);
+          go(pane.variant, pane.name, line);
         });
         foundList.append(element("li", {}, link));
       }));
