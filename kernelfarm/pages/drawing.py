@@ -21,7 +21,7 @@ MOST_STEPS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class DrawnStep:
     """A step at (x, y); `lines` are its texts, shortened, and `hint` has them in full."""
 
     step: StepNode
@@ -32,7 +32,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DrawnBuffer:
     """A buffer as an SVG path; its label is at (x, y) if it is not empty."""
 
     path: str
@@ -50,8 +50,8 @@ class Drawing:
     height: int
     box_width: int
     box_height: int
-    boxes: tuple[Box, ...]
-    lines: tuple[Line, ...]
+    boxes: tuple[DrawnStep, ...]
+    lines: tuple[DrawnBuffer, ...]
     left_out: int
 
 
@@ -62,7 +62,7 @@ def draw_steps(graph: StepGraph, report: ReportFacts) -> Drawing:
     layout = layered_layout(len(steps), [(edge.writer, edge.reader) for edge in edges])
     tops = _tops(layout, Counter(edge.reader for edge in edges))
     boxes = tuple(
-        Box(
+        DrawnStep(
             step,
             _MARGIN + layout.columns[step.number] * _COLUMN,
             tops[layout.layers[step.number]],
@@ -70,7 +70,7 @@ def draw_steps(graph: StepGraph, report: ReportFacts) -> Drawing:
         )
         for step in steps
     )
-    lines: list[Line] = []
+    lines: list[DrawnBuffer] = []
     seen: Counter[int] = Counter()
     count = Counter(edge.reader for edge in edges)
     for edge, bends in zip(edges, layout.bends, strict=True):
@@ -90,7 +90,7 @@ def draw_steps(graph: StepGraph, report: ReportFacts) -> Drawing:
         shown = _shortened(label, 30) if position < _MOST_LABELS else ""
         hint = f"{label}: step {edge.writer} to step {edge.reader}"
         label_y = end_y - 5 - position * _LABEL_HEIGHT
-        lines.append(Line(_path(points), shown, hint, arrive, label_y))
+        lines.append(DrawnBuffer(_path(points), shown, hint, arrive, label_y))
     height = max((box.y for box in boxes), default=0) + _BOX_HEIGHT + _MARGIN
     width = layout.width * _COLUMN + _MARGIN
     left_out = len(graph.steps) - len(steps)

@@ -21,7 +21,7 @@ OWN_SITE = "'self'"
 
 
 def overview_page(overview: object, caller: str, can_log_out: bool) -> str:
-    """The page of a farm; `caller` names who looks at it."""
+    """The page of a farm; `caller` names its reader."""
     return rendered(
         "farm.html",
         form_action=OWN_SITE,
