@@ -55,11 +55,6 @@ class PageAccess:
         self._sessions: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
         self._wrong: TokenBuckets[str] = TokenBuckets(_WRONG_BURST, _WRONG_PER_S, clock)
 
-    @property
-    def needs_login(self) -> bool:
-        """True in a farm with tenants."""
-        return self._access.authenticator.tenants is not None
-
     def identify(self, header: str, session: str, address: str) -> Identity:
         """The caller of a request with this `authorization` header or session.
 

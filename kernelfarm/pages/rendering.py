@@ -13,7 +13,6 @@ from functools import cache
 from importlib import resources
 
 from jinja2 import BaseLoader, Environment, StrictUndefined, TemplateNotFound
-from markupsafe import Markup
 
 _ASSETS = resources.files("kernelfarm.pages") / "assets"
 
@@ -48,14 +47,13 @@ def content_policy(script: str, *, form_action: str = "'none'") -> str:
 def rendered(
     template: str, script: str = "", *, form_action: str = "'none'", **values: object
 ) -> str:
-    """A page from a template and its values; all values are escaped."""
-    # Style and script are our own files, so they alone are not escaped.
-    own = {"style": Markup(asset("style.css")), "script": Markup(asset(script) if script else "")}
-    return (
-        _environment()
-        .get_template(template)
-        .render(policy=content_policy(script, form_action=form_action), **own, **values)
-    )
+    """A page from a template and its values.
+
+    Templates escape all values except our own style and script.
+    """
+    values |= {"style": asset("style.css"), "script": asset(script) if script else ""}
+    policy = content_policy(script, form_action=form_action)
+    return _environment().get_template(template).render(policy=policy, **values)
 
 
 @cache

@@ -48,10 +48,6 @@ class Browser:
         for key in keys:
             ActionChains(self.driver).send_keys(key).perform()
 
-    def press_shifted(self, key: str) -> None:
-        """Presses a key while Shift is down."""
-        ActionChains(self.driver).key_down(Keys.SHIFT).send_keys(key).key_up(Keys.SHIFT).perform()
-
     def tab_to(self, holds: str, most: int = 80) -> int:
         """Presses Tab until the script holds for the focused element `e`; returns how often."""
         for presses in range(1, most + 1):
