@@ -128,13 +128,11 @@ def _load(artifact: artifact_pb2.Artifact, binaries: Mapping[bytes, bytes]) -> C
     if artifact.launch.extras["abi"] != ABI:
         raise ValueError(f"a binary of interface {artifact.launch.extras['abi']!r}; expected {ABI}")
     (stage,) = (s for s in artifact.stages if s.name == artifact.binary_stage)
+    # It stays open: the dynamic linker takes a second file of the same path for the first one.
     memory = os.memfd_create(artifact.launch.symbol)
-    try:
-        with os.fdopen(memory, "wb", closefd=False) as file:
-            file.write(binaries[stage.blob.sha256])
-        library = ctypes.CDLL(f"/proc/self/fd/{memory}", mode=os.RTLD_LAZY)
-    finally:
-        os.close(memory)
+    with os.fdopen(memory, "wb", closefd=False) as file:
+        file.write(binaries[stage.blob.sha256])
+    library = ctypes.CDLL(f"/proc/self/fd/{memory}", mode=os.RTLD_LAZY)
     entry = library[artifact.launch.symbol]
     entry.restype = ctypes.c_int32
     entry.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32]

@@ -37,6 +37,7 @@ from kernelfarm.service.tenants.identity import Identity
 PAGE_TIMEOUT_S = 20.0
 """For how long one page may be made."""
 MAX_FORM_BYTES = 4096
+_MAX_FIELDS = 4
 _BODY_TIMEOUT_S = 5.0
 _MAX_FIRST = 100_000
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -54,7 +55,8 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
+    # `no-referrer` would hide the origin of our own forms as well.
+    "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
@@ -127,8 +129,7 @@ class FarmPage:
     async def _log_in(self, request: Request) -> Response:
         if request.method == "GET":
             return _login("", 200)
-        form = parse_qs((await _body(request)).decode("utf-8", "replace"), max_num_fields=4)
-        token = form.get("token", [""])[0].strip()
+        token = _token_of(await _body(request))
         try:
             session = self._access.log_in(token, _address(request))
         except UnauthenticatedError as error:
@@ -245,6 +246,15 @@ async def _body(request: Request) -> bytes:
             if len(body) > MAX_FORM_BYTES:
                 raise MessageTooLargeError(f"a form of more than {MAX_FORM_BYTES} bytes")
     return bytes(body)
+
+
+def _token_of(body: bytes) -> str:
+    """The token of a form; empty if it has none."""
+    try:
+        form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_MAX_FIELDS)
+    except ValueError as error:
+        raise CallerError(f"a form of more than {_MAX_FIELDS} fields; expected a token") from error
+    return form.get("token", [""])[0].strip()
 
 
 def _tenant(request: Request) -> str:

@@ -54,7 +54,8 @@ class Browser:
             self.press(Keys.TAB)
             if self.run(f"const e = document.activeElement; return Boolean({holds})"):
                 return presses
-        raise AssertionError(f"{most} presses of Tab did not reach: {holds}")
+        shown = self.run("return [location.href, document.body.innerText.slice(0, 500)]")
+        raise AssertionError(f"{most} presses of Tab did not reach: {holds}; seen: {shown}")
 
     def wait(self, script: str, what: str) -> Any:
         """The first true result of a script in the page; fails the test if there is none."""

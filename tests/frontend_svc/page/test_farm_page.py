@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pytest
 from selenium.webdriver.common.keys import Keys
 
+from kernelfarm.errors import KernelfarmError
 from kernelfarm.service.tenants.identity import Role
 from tests.support.browser import PHONE, Browser, running_browser
 from tests.support.farm import TIMEOUT_S, wait_until
@@ -130,11 +131,13 @@ def test_the_administrator_sees_every_tenant_with_queues_and_workers(page: Page,
     assert 'id="queues"' not in page.get("/", "acme").text
 
 
-def test_a_failure_is_shown_to_its_tenant(page: Page) -> None:
-    from tests.support.small_graphs import slow_request  # noqa: F401, PLC0415
-
-    text = page.get("/", "acme").text
-    assert "Recent failures" in text
+def test_a_failure_is_shown_to_its_tenant_alone(page: Page) -> None:
+    request = h_request(19, 21)
+    request.graph.nodes[2].types[0].shape[0].constant = 5  # not the shape of the sum
+    with pytest.raises(KernelfarmError) as refused:
+        page.farm.caller("acme").compile(request)
+    assert refused.value.reason in page.get("/", "acme").text
+    assert "The farm remembers no failure" in page.get("/", "beta").text
 
 
 @pytest.mark.parametrize(
@@ -179,6 +182,7 @@ def test_a_session_cookie_is_for_this_site_and_not_for_scripts(page: Page, key: 
 
 def test_a_large_form_is_refused(page: Page) -> None:
     assert page.log_in("x" * 5000, source="127.0.0.3").status == 413
+    assert page.request("POST", "/login", "a=1&" * 20, "127.0.0.3").status == 400
 
 
 def test_wrong_tokens_are_limited_by_address(page: Page) -> None:
