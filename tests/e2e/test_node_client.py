@@ -36,8 +36,10 @@ def test_a_saved_graph_is_compiled_and_saved(farm: Farm, tmp_path: Path) -> None
     run("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=copy)
     out = run("node", "main.js", "--endpoint", farm.endpoint, "--out", "out", folder=copy)
     assert "stage codegen cpu:x86-64-v3" in out or "stage lookup cpu:x86-64-v3" in out
-    (binary,) = (copy / "out" / "cpu-x86-64-v3").glob("*.so")
-    assert binary.read_bytes().startswith(b"\x7fELF")
+    binaries = list((copy / "out" / "cpu-x86-64-v3").glob("*.so"))
+    assert binaries
+    for binary in binaries:
+        assert binary.read_bytes().startswith(b"\x7fELF")
     wrong = subprocess.run(
         ["node", "main.js", "--endpoint", farm.endpoint, "--target", "cuda:sm_1"],
         cwd=copy,

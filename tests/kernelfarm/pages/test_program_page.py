@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import re
-import zlib
 from html.parser import HTMLParser
-from typing import Any
 
 import pytest
 
 from kernelfarm.pages.program_page import program_page
 from tests.support.explained_programs import HOSTILE, hostile_view
+from tests.support.page_data import data_blocks
 
 MOST_KERNEL_BYTES = 25_000  # so that 300 kernels take a few megabytes
 
@@ -55,15 +53,6 @@ def page(text: str) -> Page:
     return Page(text)
 
 
-def unpacked(data: str) -> Any:
-    return json.loads(zlib.decompress(base64.b64decode(data)))
-
-
-def data_blocks(page: Page) -> list[Any]:
-    kind = "application/octet-stream"
-    return [unpacked(text) for attrs, text in page.raw["script"] if attrs.get("type") == kind]
-
-
 def test_hostile_names_are_text(page: Page) -> None:
     assert page.named("img") == []
     for tag, attrs in page.tags:
@@ -101,8 +90,8 @@ def test_the_page_refers_to_nothing_outside(text: str) -> None:
     assert "@import" not in shown and "url(" not in shown.replace("url(#p0-arrow)", "")
 
 
-def test_every_kernel_has_its_stages_with_linked_lines(page: Page) -> None:
-    texts, *kernels = data_blocks(page)
+def test_every_kernel_has_its_stages_with_linked_lines(text: str) -> None:
+    texts, *kernels = data_blocks(text)
     assert set(texts) == {"aten", "prims", "report"}
     assert len(kernels) == 3
     for kernel in kernels:
