@@ -53,7 +53,9 @@ def rendered(
     """
     values |= {"style": asset("style.css"), "script": asset(script) if script else ""}
     policy = content_policy(script, form_action=form_action)
-    return _environment().get_template(template).render(policy=policy, **values)
+    text = _environment().get_template(template).render(policy=policy, **values)
+    # Half of a surrogate pair, which an error may quote, has no place in UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from kernelfarm.pages.farm_pages import error_page
 from kernelfarm.pages.program_page import program_page
 from tests.support.explained_programs import HOSTILE, hostile_view
 from tests.support.page_data import data_blocks
@@ -138,3 +139,7 @@ def test_each_further_kernel_adds_little_to_a_page(text: str) -> None:
 
 def test_the_same_program_gives_the_same_page(text: str) -> None:
     assert program_page(f"model {HOSTILE}", [hostile_view()]) == text
+
+
+def test_text_that_is_no_utf8_is_replaced() -> None:
+    assert "half ? of a pair" in error_page("error", "half \ud800 of a pair")
