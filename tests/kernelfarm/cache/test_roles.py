@@ -11,6 +11,7 @@ import redis
 
 from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
+from kernelfarm.cache.farm_reports import FarmReports, QueueReport
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
@@ -26,6 +27,7 @@ KEY = hashlib.sha256(b"a key").digest()
 NAMES = RedisKeys("default")
 TENANTS = RedisKeys("default/acme", b"salt")
 TAG = "op:aten.gelu.default"
+QUEUE = QueueReport("cpu", 1, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,7 @@ async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
         assert (await edge.lookup(KEY)).is_hit
         assert await farm.for_namespace("default/beta").copy_blobs(edge, blobs)
         assert await edge.worker_reports()
+        await FarmReports(edge.client, edge.redis_keys).report_queues("edge", [QUEUE])
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
         frontend = farm.for_namespace(namespace)
         lease = await frontend.acquire(KEY, "frontend", 30)
@@ -90,6 +93,11 @@ async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
             await index.add(KEY, parts)
             assert await index.parts(KEY) == parts
             await index.nearest(b"x" * 32, parts)
+            assert [found.key for found in await index.recent(0, 1)] == [KEY]
+        reports = FarmReports(frontend.client, frontend.redis_keys)
+        assert await reports.queues() == [QUEUE]
+        assert await reports.failures(Space.PROGRAMS, 10) == []
+        assert await frontend.worker_reports()
         await frontend.advertise(["frontend@1"])
         epoch = await frontend.epochs.acknowledge("gateway", await frontend.epochs.current())
         assert await frontend.epochs.invalidations_after(epoch) == []
