@@ -24,6 +24,7 @@ from frontend_svc.page.sessions import PageAccess
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.errors import (
     CallerError,
+    FarmFullError,
     KernelfarmError,
     MessageTooLargeError,
     UnauthenticatedError,
@@ -32,11 +33,14 @@ from kernelfarm.errors import (
 from kernelfarm.pages.farm_pages import OWN_SITE, error_page, login_page, overview_page
 from kernelfarm.pages.rendering import content_policy
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.rates import TokenBuckets
 from kernelfarm.service.tenants.identity import Identity
 
 PAGE_TIMEOUT_S = 20.0
 """For how long one page may be made."""
 MAX_FORM_BYTES = 4096
+_BURST, _PER_S = 60, 10.0
+"""Requests of one address: more than a person makes, and few enough to leave gRPC its time."""
 _MAX_FIELDS = 4
 _BODY_TIMEOUT_S = 5.0
 _MAX_FIRST = 100_000
@@ -90,6 +94,7 @@ class FarmPage:
     def __init__(self, data: FarmData, settings: FrontendSettings, *, is_encrypted: bool) -> None:
         self._data = data
         self._access = PageAccess(data.access, settings.page_session_s)
+        self._requests: TokenBuckets[str] = TokenBuckets(_BURST, _PER_S)
         self._is_encrypted = is_encrypted
         self._session_s = settings.page_session_s
         # A name with this prefix is accepted over TLS alone, and never from another host.
@@ -171,6 +176,7 @@ class FarmPage:
 
         async def guarded(request: Request) -> Response:
             try:
+                self._check_rate(request)
                 self._check_host(request)
                 async with asyncio.timeout(PAGE_TIMEOUT_S):
                     response = await handler(request)
@@ -206,6 +212,13 @@ class FarmPage:
         if isinstance(error, UnauthenticatedError):
             response.headers["WWW-Authenticate"] = "Bearer"
         return response
+
+    def _check_rate(self, request: Request) -> None:
+        address = _address(request)
+        if not self._requests.take(address):
+            error = FarmFullError(f"too many requests from {address}; retry in a second")
+            error.retry_after_s = 1.0
+            raise error
 
     def _check_host(self, request: Request) -> None:
         """Refuses a name that is not this farm's, and a form from another site.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import urllib.parse
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -13,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.service.tenants.identity import Role
-from tests.support.browser import PHONE, Browser, running_browser
+from tests.support.browser import PHONE, Browser
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.small_graphs import h_request
 from tests.support.tenants_farm import TenantFarm
@@ -42,11 +41,12 @@ class Page:
         path: str = "/",
         tenant: str = "",
         role: Role = Role.READER,
+        source: str = "127.0.0.1",
         **headers: str,
     ) -> Answer:
         if tenant:
             headers["Authorization"] = f"Bearer {self.farm.tokens[tenant, role]}"
-        return self.request("GET", path, **headers)
+        return self.request("GET", path, source=source, **headers)
 
     def request(
         self, method: str, path: str, body: str = "", source: str = "127.0.0.1", **headers: str
@@ -123,7 +123,7 @@ def test_the_administrator_sees_every_tenant_with_queues_and_workers(page: Page,
     assert page.get("/?tenant=nobody", "beta", administrator).status == 404
 
     def shows_queues() -> bool:
-        text = page.get("/", "beta", administrator).text
+        text = page.get("/", "beta", administrator, source="127.0.0.6").text
         return 'id="queues"' in text and '<th scope="row">cpu</th><td>' in text
 
     wait_until(shows_queues, TIMEOUT_S, "the edge's report")
@@ -185,6 +185,13 @@ def test_a_large_form_is_refused(page: Page) -> None:
     assert page.request("POST", "/login", "a=1&" * 20, "127.0.0.3").status == 400
 
 
+def test_requests_are_limited_by_address(page: Page) -> None:
+    answers = [page.get(source="127.0.0.7") for _ in range(100)]
+    refused = [answer for answer in answers if answer.status == 429]
+    assert refused and "too many requests from 127.0.0.7" in refused[0].text
+    assert answers[0].status == page.get(source="127.0.0.8").status == 401
+
+
 def test_wrong_tokens_are_limited_by_address(page: Page) -> None:
     statuses = [page.log_in("kft_wrong", source="127.0.0.4").status for _ in range(7)]
     assert statuses[:5] == [401] * 5
@@ -194,16 +201,11 @@ def test_wrong_tokens_are_limited_by_address(page: Page) -> None:
     assert page.log_in(page.farm.tokens["acme", Role.READER], source="127.0.0.5").status == 303
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with running_browser() as browser:
-        yield browser
-
-
 @pytest.mark.third_party
 def test_a_person_logs_in_opens_a_program_and_logs_out_by_keyboard(
-    page: Page, key: str, browser: Browser
+    page: Page, key: str, browser_window: Browser
 ) -> None:
+    browser = browser_window
     browser.open(page.url, PHONE)
     browser.tab_to("e.name === 'token'")
     browser.press("wrong", Keys.ENTER)

@@ -80,7 +80,6 @@ async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
         assert (await edge.lookup(KEY)).is_hit
         assert await farm.for_namespace("default/beta").copy_blobs(edge, blobs)
         assert await edge.worker_reports()
-        await FarmReports(edge.client, edge.redis_keys).report_queues("edge", [QUEUE])
     async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
         frontend = farm.for_namespace(namespace)
         lease = await frontend.acquire(KEY, "frontend", 30)
@@ -93,11 +92,6 @@ async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
             await index.add(KEY, parts)
             assert await index.parts(KEY) == parts
             await index.nearest(b"x" * 32, parts)
-            assert [found.key for found in await index.recent(0, 1)] == [KEY]
-        reports = FarmReports(frontend.client, frontend.redis_keys)
-        assert await reports.queues() == [QUEUE]
-        assert await reports.failures(Space.PROGRAMS, 10) == []
-        assert await frontend.worker_reports()
         await frontend.advertise(["frontend@1"])
         epoch = await frontend.epochs.acknowledge("gateway", await frontend.epochs.current())
         assert await frontend.epochs.invalidations_after(epoch) == []
@@ -127,6 +121,24 @@ async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
         raw.hset(frontend.redis_keys.epochs, "@born", 0)
     await frontend.epochs.wait_for_gateways(bumped)
     await frontend.epochs.leave("gateway")
+
+
+@pytest.mark.parametrize("namespace", ["default", "default/acme"])
+async def test_the_frontend_reads_what_its_page_shows(guarded: str, namespace: str) -> None:
+    worker = WorkerCache(url_of("worker", guarded))
+    worker.report(WorkerReport("w", "cpu", "cpu@0123", True))
+    worker.close()
+    async with KernelCache(url_of("edge", guarded), space=Space.KERNELS) as edge:
+        await FarmReports(edge.client, edge.redis_keys).report_queues("edge", [QUEUE])
+    async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
+        frontend = farm.for_namespace(namespace)
+        reports = FarmReports(frontend.client, frontend.redis_keys)
+        assert await reports.queues() == [QUEUE]
+        assert await reports.failures(Space.PROGRAMS, 10) == []
+        assert [report.worker for report in await frontend.worker_reports()] == ["w"]
+        index = KeyIndex(frontend.client, frontend.redis_keys, Space.PROGRAMS)
+        await index.add(KEY, {"target": "t"})
+        assert [found.key for found in await index.recent(0, 1)] == [KEY]
 
 
 async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: str) -> None:
