@@ -96,6 +96,7 @@ def _spec(settings: FrontendSettings, address: str, folder: Path, number: int) -
             ("KERNELFARM_FRONTEND_LISTEN", address),
             ("KERNELFARM_FRONTEND_PROCESS_LISTEN", own),
             ("KERNELFARM_METRICS_LISTEN", ""),
+            ("KERNELFARM_PAGE_LISTEN", settings.page_listen if number == 0 else ""),
         ),
         probe=ServiceProbe(own, DEFAULT_WATCH.probe_s),
         drain_s=2 * settings.drain_grace_s + _DRAIN_MARGIN_S,

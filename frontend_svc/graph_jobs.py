@@ -152,7 +152,16 @@ def _counted(
     return run
 
 
+def _program_page(arguments: Sequence[bytes]) -> list[bytes]:
+    """The page of a program: facts as JSON, its content and manifest, then its stages' texts."""
+    from kernelfarm.pages.farm_pages import cached_program_page  # noqa: PLC0415 -- rarely needed
+
+    facts, content, manifest, *blobs = arguments
+    return [cached_program_page(json.loads(facts), content, manifest, blobs)]
+
+
 JOBS = {
+    "program_page": _program_page,
     "import": _counted(_import),
     "decompose": _counted(_decompose),
     "kernel_keys": _counted(_kernel_keys),

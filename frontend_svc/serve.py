@@ -109,13 +109,14 @@ async def serve_frontend(settings: FrontendSettings) -> None:
             work = CacheDependencies(
                 services, graph_jobs, feed, sweeper, importer, refusals, tenants
             )
-            await serve(
-                _listeners(settings),
-                _services(flow, work, settings),
-                settings,
-                on_draining=partial(_begin_drain, feed, drain),
-                access=access,
-            )
+            async with _page(services, pool, access, settings):
+                await serve(
+                    _listeners(settings),
+                    _services(flow, work, settings),
+                    settings,
+                    on_draining=partial(_begin_drain, feed, drain),
+                    access=access,
+                )
             await flow.drain(drain.left_s())
     finally:
         await feed.close()
@@ -135,6 +136,22 @@ async def _farm_metrics(
         yield
         return
     with exported_farm_metrics(settings.cache_url, settings.namespace, tenants):
+        yield
+
+
+@asynccontextmanager
+async def _page(
+    services: FlowServices, pool: ProcessPool, access: AccessControl, settings: FrontendSettings
+) -> AsyncIterator[None]:
+    """Serves the page for browsers, if its address is set."""
+    if not settings.page_listen:
+        yield
+        return
+    # Most gateways have no page, and need neither templates nor an HTTP server.
+    from frontend_svc.page.app import serve_page  # noqa: PLC0415
+    from frontend_svc.page.farm_data import FarmData  # noqa: PLC0415
+
+    async with serve_page(FarmData(services, pool, access), settings):
         yield
 
 

@@ -72,6 +72,16 @@ class FrontendSettings(SigningSettings, WorkSettings):
     sockets and loopback may."""
     tenants_file: Path | None = None
     """Tenants with roles and quotas (`kernelfarm tenants`); None: every caller may compile."""
+    page_listen: str = ""
+    """HOST:PORT of the farm's page for browsers, with the TLS of the public listener; empty: no
+    page. Of several gateways on one port, the first one serves it."""
+    page_hosts: str = ""
+    """Names, separated by commas, under which browsers reach the page; names of this machine and
+    IP addresses are always accepted."""
+    page_session_s: float = Field(default=900.0, gt=0, le=24 * 3600)
+    """Seconds for which a browser stays logged in to the page."""
+    page_max_connections: int = Field(default=32, gt=0)
+    """Connections that the page serves at once, a quarter of them from one address; others wait."""
     tls_cert_file: Path | None = None
     """Certificate of the public listener, PEM; without certificate and key it is not encrypted."""
     tls_key_file: Path | None = None

@@ -20,6 +20,7 @@ from codegen_svc.edge.job_metrics import JobMetrics
 from codegen_svc.settings import CodegenSettings
 from kernelfarm import spans
 from kernelfarm.cache import KernelCache, Lease, StoredVariant
+from kernelfarm.cache.farm_reports import QueueReport
 from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
@@ -226,6 +227,16 @@ class Dispatcher:
             slots = partial(self._slots, queue)
             self._fair_queues[queue] = FairQueue(slots, partial(self._max_sent, queue))
         return self._fair_queues[queue]
+
+    async def queue_reports(self) -> list[QueueReport]:
+        """The queues that workers serve or jobs wait for, as this edge sees them."""
+        await self._count_workers()
+        queues = sorted(self._workers.keys() | self._fair_queues.keys())
+        return [
+            QueueReport(queue, self._workers[queue], jobs.sent, jobs.waiting)
+            for queue in queues
+            for jobs in (self._fair_queue(queue),)
+        ]
 
     def _slots(self, queue: str) -> int:
         return self._workers[queue]

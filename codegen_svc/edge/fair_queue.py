@@ -95,6 +95,11 @@ class FairQueue:
         """The number of jobs that wait for a permit."""
         return sum(len(queue) for queue in self._waiting_by_class.values())
 
+    @property
+    def sent(self) -> int:
+        """The number of jobs that hold a permit."""
+        return self._held.total()
+
     def must_wait(self, job_class: JobClass) -> bool:
         """True if a job of this class would have to wait now."""
         return bool(self._waiting_by_class) or not self._may_send(job_class)

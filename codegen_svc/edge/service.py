@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -14,6 +17,7 @@ from codegen_svc.cost_estimate import estimated_cost_s
 from codegen_svc.edge.dispatch import Dispatcher, KernelJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, SigningPolicy, Space
+from kernelfarm.cache.farm_reports import FarmReports
 from kernelfarm.digest import kernel_key
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
@@ -39,6 +43,7 @@ from kernelfarm.wire import kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
 
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
+_REPORT_QUEUES_S = 2.0
 
 
 class CodegenService(CodegenServiceServicer):
@@ -103,6 +108,7 @@ async def serve_codegen(settings: CodegenSettings) -> None:
         service = CodegenService(dispatcher, cache)
         add = partial(add_CodegenServiceServicer_to_server, service)
         ahead = asyncio.create_task(_connect_ahead(queue, cache))
+        reporting = asyncio.create_task(_report_queues(dispatcher, cache))
         try:
             listener = Listener(settings.codegen_listen, settings.internal_server_tls())
             state_build("codegen")
@@ -110,6 +116,7 @@ async def serve_codegen(settings: CodegenSettings) -> None:
                 await serve([listener], [ServiceRegistration(SERVICE_NAME, add)], settings)
         finally:
             await end_task(ahead)
+            await end_task(reporting)
             await dispatcher.abandon()
             queue.close()
 
@@ -122,6 +129,16 @@ async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
         await cache.worker_reports()
     except UnavailableError as error:
         get_logger().warning("connect_failed", message=str(error))
+
+
+async def _report_queues(dispatcher: Dispatcher, cache: KernelCache) -> None:
+    """Stores this edge's view of its queues every few seconds, for the farm's page."""
+    reports = FarmReports(cache.client, cache.redis_keys)
+    edge = f"{socket.gethostname()}:{os.getpid()}"
+    while True:
+        with suppress(UnavailableError):  # the next report may succeed; nothing depends on it
+            await reports.report_queues(edge, await dispatcher.queue_reports())
+        await asyncio.sleep(_REPORT_QUEUES_S)
 
 
 def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:

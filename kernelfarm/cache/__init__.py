@@ -32,6 +32,7 @@ traces (`t`). Its Redis keys are (`RedisKeys`):
                                      never expires
     kf:{ns}:x:*                      the parts of keys, to explain misses
     kf:{ns}:workers            SET   workers that reported, and kf:{ns}:w:<worker> their reports
+    kf:{ns}:queues             HASH  edge -> its queues; fifteen seconds
     kf:{ns}:done               a pub/sub channel: keys that were published, failed or released
 
 A tenant's namespace has keys of its own (`kf:{ns}:t:<tenant>:m:...`) and shares the farm's epoch

@@ -2,6 +2,7 @@
 
 kf:{ns}:x:<space>:key:<key>           STR   a key's parts as JSON
 kf:{ns}:x:<space>:<part>:<value>      ZSET  the newest keys with this value of a part, by time
+kf:{ns}:x:<space>:recent              ZSET  the newest keys, by time
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kernelfarm.cache.connection import translated_errors
@@ -23,6 +25,20 @@ _INDEXED = {
 }
 _WEIGHTS = {"options": 2}
 _KEYS_KEPT = 32
+_RECENT_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedKey:
+    """A key that was published at `published_s` (seconds since 1970), with its parts.
+
+    It is not `stored` if its entry has expired or was deleted.
+    """
+
+    key: bytes
+    published_s: float
+    parts: Mapping[str, str]
+    stored: bool
 
 
 class KeyIndex:
@@ -44,7 +60,26 @@ class KeyIndex:
                 pipeline.zadd(index, {key: time.time()})
                 pipeline.zremrangebyrank(index, 0, -_KEYS_KEPT - 1)
                 pipeline.expire(index, MANIFEST_TTL_S)
+            pipeline.zadd(self._recent, {key: time.time()})
+            pipeline.zremrangebyrank(self._recent, 0, -_RECENT_KEPT - 1)
+            pipeline.expire(self._recent, MANIFEST_TTL_S)
             await pipeline.execute()
+
+    async def recent(self, first: int, count: int) -> list[PublishedKey]:
+        """The newest keys, newest first, without the `first` newest ones."""
+        with translated_errors():
+            found = await self._client.zrevrange(
+                self._recent, first, first + count - 1, withscores=True
+            )
+            pipeline = self._client.pipeline(transaction=False)
+            for key, _ in found:
+                pipeline.exists(self._redis_keys.entry(self._space, key))
+                pipeline.get(self._record(key))
+            rows = await pipeline.execute()
+        return [
+            PublishedKey(key, published_s, json.loads(parts or "{}"), bool(exists))
+            for (key, published_s), exists, parts in zip(found, rows[::2], rows[1::2], strict=True)
+        ]
 
     async def parts(self, key: bytes) -> dict[str, str] | None:
         """The parts of a key that was published, or None."""
@@ -70,6 +105,10 @@ class KeyIndex:
             if score > most:
                 best, most = near, score
         return best
+
+    @property
+    def _recent(self) -> str:
+        return self._redis_keys.redis_key("x", self._space.value, "recent")
 
     def _record(self, key: bytes) -> str:
         return self._name("key", key.hex())

@@ -115,6 +115,11 @@ class RedisKeys:
         return self.farm_key("w", worker)
 
     @property
+    def queues(self) -> RedisKey:
+        """What each edge reports of its queues."""
+        return self.farm_key("queues")
+
+    @property
     def usage(self) -> RedisKey:
         """What the last sweep counted."""
         return self.redis_key("usage")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernelfarm.ir.algebra.expr import Expr
@@ -89,3 +90,29 @@ class BuiltKernel:
     is_stub: bool = False
     stub_reason: str = ""
     notes: tuple[str, ...] = field(default=())
+
+
+_SUBJECTS = {
+    GuardSubject.SYMBOL: "size {}",
+    GuardSubject.PARAM_ADDRESS: "the address of buffer {}",
+    GuardSubject.PARAM_EXTENT: "the length of buffer {}",
+}
+_WORDS = {
+    GuardOp.EQ: "is",
+    GuardOp.NE: "is not",
+    GuardOp.LT: "is less than",
+    GuardOp.LE: "is at most",
+    GuardOp.GT: "is more than",
+    GuardOp.GE: "is at least",
+    GuardOp.DIVISIBLE: "is a multiple of",
+}
+
+
+def guard_text(guard: Sequence[GuardAtom]) -> str:
+    """The conditions of a guard as a sentence."""
+    if not guard:
+        return "always"
+    return ", ".join(
+        f"{_SUBJECTS[atom.subject].format(atom.name)} {_WORDS[atom.op]} {atom.operand}"
+        for atom in guard
+    )

@@ -47,7 +47,10 @@ class TokenBuckets(Generic[NameT]):
     def retry_after_s(self, name: NameT) -> float:
         """When the next of this name is allowed."""
         bucket = self._buckets.get(name)
-        return 0.0 if bucket is None else max(0.0, (1 - bucket.tokens) / self._per_s)
+        if bucket is None:
+            return 0.0
+        grown = bucket.tokens + (self._clock() - bucket.last_s) * self._per_s
+        return max(0.0, (1 - grown) / self._per_s)
 
     def suppressed(self, name: NameT) -> int:
         """How often the bucket of a name was empty since the last call of this method."""

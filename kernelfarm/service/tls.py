@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,22 @@ class ServerTls:
     cert_file: Path
     key_file: Path
     client_ca_file: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """The TLS of a listener that is not gRPC's; it reads the files once.
+
+        Raises:
+            CallerError: a file cannot be read, or holds no valid certificate or key.
+        """
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise CallerError(
+                f"cannot use {self.cert_file} and {self.key_file}: {error}"
+            ) from error
+        return context
 
     def credentials(self) -> grpc.ServerCredentials:
         """The credentials of a listener; renewed files are used from the next handshake on.

@@ -168,6 +168,8 @@ def _frontends(config: FarmConfig, environment: tuple[tuple[str, str], ...]) -> 
     for number in range(config.frontends):
         address = f"unix:{config.run_dir}/frontend-{number}.sock"
         added = (*environment, ("KERNELFARM_FRONTEND_PROCESS_LISTEN", address))
+        if number:  # only one process can serve the page at its address
+            added = (*added, ("KERNELFARM_PAGE_LISTEN", ""))
         yield _service(f"frontend-{number}", "frontend_svc", address, added, config.watch)
 
 

@@ -85,7 +85,8 @@ def tenant_farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenantFarm
             stored.append(hashed)
         tenants.append(Tenant(name, bytes([number]) * 32, Quota(), tuple(stored)))
     write_tenants(path, TenantDirectory(tenants))
-    with running_farm(folder / "farm", "cpu", KERNELFARM_TENANTS_FILE=str(path)) as running:
+    settings = {"KERNELFARM_TENANTS_FILE": str(path), "KERNELFARM_PAGE_LISTEN": "127.0.0.1:0"}
+    with running_farm(folder / "farm", "cpu", **settings) as running:
         _of_group["tenants"] = running
         yield TenantFarm(running, path, tokens)
 

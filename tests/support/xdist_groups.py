@@ -17,13 +17,15 @@ FAULTS = (
     *("kernelfarm/supervisor", "soak", "e2e/test_compile_time.py"),
     *("kernelfarm/cache/test_server_faults.py", "kernelfarm/cache/test_takeovers.py"),
 )
-# Files that share a farm or a process of the session.
+# Files that share a farm, a browser or a process of the session.
 TOGETHER = {
     "codegen_svc/emitters/triton": "triton",
     "codegen_svc/edge/test_dispatch.py": "codegen",
     "codegen_svc/worker/test_signed_kernels.py": "codegen",
     "e2e/test_tenants.py": "tenants",
     "frontend_svc/api/test_trace_service.py": "tenants",
+    "frontend_svc/page/test_farm_page.py": "tenants",
+    "kernelfarm/pages/test_in_browser.py": "tenants",
     "deploy/test_secure.py": "secrets",
     "deploy/test_secure_broker.py": "secrets",
 }

@@ -10,9 +10,9 @@ from kernelfarm.client.capture.exported import read_pt2
 from kernelfarm.client.compile_model import compile_exported, connect
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
-from kernelfarm.client.loaders.variants import guard_text
 from kernelfarm.client.programs.saved_files import read_manifest
 from kernelfarm.errors import CallerError
+from kernelfarm.ir.artifact import guard_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ def checked_program(
     checked = checked_content(manifest, content, expected, check)
     checked.outcome = message.outcome
     checked.codegen_jobs = message.codegen_jobs
+    checked.tier = message.tier
     return decode_program(checked, manifest, content)
 
 

@@ -22,6 +22,11 @@ _OUTCOMES = {
     compile_service_pb2.CACHE_OUTCOME_MERGED: "merged",
 }
 
+_TIERS = {
+    compile_service_pb2.CACHE_TIER_GATEWAY: "gateway",
+    compile_service_pb2.CACHE_TIER_STORE: "store",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StageContent:
@@ -55,6 +60,7 @@ class CompiledProgram:
     """A verified program; `kernels` has the variants of each of the plan's kernels, in order.
 
     `content` is the program as bytes; `manifest` is its publisher's signed statement about them.
+    `tier` is the tier of the farm that had it; empty if it was compiled, or read from disk.
     """
 
     key: bytes
@@ -63,6 +69,7 @@ class CompiledProgram:
     kernels: tuple[tuple[CompiledArtifact, ...], ...]
     stages: tuple[StageContent, ...]
     outcome: str
+    tier: str
     codegen_jobs: int
     manifest: Manifest
     content: bytes
@@ -93,6 +100,7 @@ def decode_program(
         kernels,
         tuple(_content(stage) for stage in message.stages),
         _OUTCOMES.get(message.outcome, "unknown"),
+        _TIERS.get(message.tier, ""),
         message.codegen_jobs,
         manifest,
         content,

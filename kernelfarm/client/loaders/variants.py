@@ -61,32 +61,6 @@ def size_names(sizes: tuple[int, ...]) -> dict[str, int]:
     return {f"s{number}": value for number, value in enumerate(sizes)}
 
 
-_WORDS = {
-    GuardOp.EQ: "is",
-    GuardOp.NE: "is not",
-    GuardOp.LT: "is less than",
-    GuardOp.LE: "is at most",
-    GuardOp.GT: "is more than",
-    GuardOp.GE: "is at least",
-    GuardOp.DIVISIBLE: "is a multiple of",
-}
-_SUBJECTS = {
-    GuardSubject.SYMBOL: "size {}",
-    GuardSubject.PARAM_ADDRESS: "the address of buffer {}",
-    GuardSubject.PARAM_EXTENT: "the length of buffer {}",
-}
-
-
-def guard_text(guard: Sequence[GuardAtom]) -> str:
-    """The conditions of a guard as a sentence."""
-    if not guard:
-        return "always"
-    return ", ".join(
-        f"{_SUBJECTS[atom.subject].format(atom.name)} {_WORDS[atom.op]} {atom.operand}"
-        for atom in guard
-    )
-
-
 def _choose(choices: Sequence[tuple[tuple[GuardAtom, ...], BoundKernel]]) -> BoundKernel:
     def bound(table: int, context: int) -> LaunchCall:
         launches = [(guard, kernel(table, context)) for guard, kernel in choices]

@@ -9,8 +9,9 @@ from typing import Any
 
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram, StageContent
-from kernelfarm.client.loaders.variants import guard_text
 from kernelfarm.errors import CallerError, MalformedMessageError
+from kernelfarm.ir.artifact import guard_text
+from kernelfarm.wire.manifest import manifest_to_bytes
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
@@ -20,7 +21,8 @@ def save_programs(programs: Iterable[CompiledProgram], client: FarmClient, direc
     """Writes stages, binaries and the manifest; returns the manifest's path.
 
     The files are `<target>/program/<stage>.txt` and `<target>/<kernel>/<kernel>[.variant].<stage>`,
-    with a dash for the target's colon. Existing files are overwritten.
+    with a dash for the target's colon, and `content.bin` and `manifest.bin` beside the program's
+    stages: the farm's messages. Existing files are overwritten.
     """
     entries = [_save_program(program, client, directory) for program in programs]
     path = directory / MANIFEST
@@ -58,6 +60,8 @@ def _save_program(program: CompiledProgram, client: FarmClient, directory: Path)
         "key": program.key.hex(),
         "outcome": program.outcome,
         "stages": {s.name: files.write("program", f"{s.name}.txt", s) for s in program.stages},
+        "content": files.write_bytes("program", "content.bin", program.content),
+        "signed": files.write_bytes("program", "manifest.bin", manifest_to_bytes(program.manifest)),
         "kernels": [
             _save_kernel(name, variants, files)
             for name, variants in zip(program.plan.kernel_names, program.kernels, strict=True)
@@ -109,6 +113,10 @@ class _Files:
         Raises:
             MalformedMessageError: a name from the farm points outside the directory.
         """
+        return self.write_bytes(folder, name, self._contents[content.sha256])
+
+    def write_bytes(self, folder: str, name: str, data: bytes) -> str:
+        """Writes one file, as `write` does."""
         path = self._folder / folder / name
         if path.is_absolute() or ".." in path.parts or len(path.parts) != 3:
             raise MalformedMessageError(
@@ -116,5 +124,5 @@ class _Files:
             )
         target = self._directory / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(self._contents[content.sha256])
+        target.write_bytes(data)
         return path.as_posix()

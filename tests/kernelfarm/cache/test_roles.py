@@ -11,6 +11,7 @@ import redis
 
 from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
+from kernelfarm.cache.farm_reports import FarmReports, QueueReport
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
@@ -26,6 +27,7 @@ KEY = hashlib.sha256(b"a key").digest()
 NAMES = RedisKeys("default")
 TENANTS = RedisKeys("default/acme", b"salt")
 TAG = "op:aten.gelu.default"
+QUEUE = QueueReport("cpu", 1, 0, 0)
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +121,24 @@ async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
         raw.hset(frontend.redis_keys.epochs, "@born", 0)
     await frontend.epochs.wait_for_gateways(bumped)
     await frontend.epochs.leave("gateway")
+
+
+@pytest.mark.parametrize("namespace", ["default", "default/acme"])
+async def test_the_frontend_reads_what_its_page_shows(guarded: str, namespace: str) -> None:
+    worker = WorkerCache(url_of("worker", guarded))
+    worker.report(WorkerReport("w", "cpu", "cpu@0123", True))
+    worker.close()
+    async with KernelCache(url_of("edge", guarded), space=Space.KERNELS) as edge:
+        await FarmReports(edge.client, edge.redis_keys).report_queues("edge", [QUEUE])
+    async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
+        frontend = farm.for_namespace(namespace)
+        reports = FarmReports(frontend.client, frontend.redis_keys)
+        assert await reports.queues() == [QUEUE]
+        assert await reports.failures(Space.PROGRAMS, 10) == []
+        assert [report.worker for report in await frontend.worker_reports()] == ["w"]
+        index = KeyIndex(frontend.client, frontend.redis_keys, Space.PROGRAMS)
+        await index.add(KEY, {"target": "t"})
+        assert [found.key for found in await index.recent(0, 1)] == [KEY]
 
 
 async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: str) -> None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from examples.real_inputs import function_h
 from kernelfarm.cli import COMMANDS, make_app
 from tests.support.farm import TIMEOUT_S
+from tests.support.page_data import data_blocks, linked_stages
 from tests.support.torch_children import run_python
 
 KERNELFARM = str(Path(sys.executable).with_name("kernelfarm"))
@@ -91,6 +92,27 @@ def test_a_file_compiles_for_four_vendors_and_is_explained(
     shown = run(KERNELFARM, "explain", tmp_path, "--target", "ascend:910b", "--stage", "linalg")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.count("func.func @") == len(programs[-1]["kernels"])
+    check_page_of_four_vendors(tmp_path)
+
+
+def check_page_of_four_vendors(folder: Path) -> None:
+    """The page of a saved folder links the lines of every stage that records origins."""
+    page = folder / "page.html"
+    written = CliRunner().invoke(make_app(), ["explain", str(folder), "--html", str(page)])
+    assert written.exit_code == 0, written.output
+    kernels = [block for block in data_blocks(page.read_text()) if "panes" in block]
+    by_vendor: dict[str, dict[str, bool]] = {}
+    for kernel in kernels:
+        linked = linked_stages(kernel)
+        by_vendor.setdefault(next(v for v, b in BINARIES.items() if b in linked), linked)
+    assert list(by_vendor) == list(BINARIES)
+    gpu = ("aten", "prims", "loops", "triton", "ttir", "ttgir", "llir")
+    assert by_vendor["cuda"] == {**dict.fromkeys((*gpu, "ptx"), True), "cubin": False}
+    assert by_vendor["rocm"] == {**dict.fromkeys((*gpu, "amdgcn"), True), "hsaco": False}
+    assert by_vendor["ascend"] == {
+        **dict.fromkeys(("aten", "prims", "loops", "triton", "ttir"), True),
+        **dict.fromkeys(("linalg", "kernel.o"), False),
+    }
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -12,6 +12,7 @@ import torch
 from examples.real_inputs import ReferenceModel
 from kernelfarm.cli import main
 from kernelfarm.client.loaders.host_target import host_cpu_target
+from tests.support.page_data import data_blocks, linked_stages
 
 
 def saved_pt2(folder):
@@ -62,6 +63,23 @@ def test_the_command_line_compiles_and_explains_a_file(endpoint, tmp_path, comma
     assert by_folder == by_key == by_file
     assembly = command("explain", out, "--kernel", kernel["name"], "--stage", "asm").out
     assert any(register in assembly for register in ("zmm", "ymm", "v0"))
+    page = tmp_path / "page.html"
+    for source, where in ((out, "saved directory"), (program["key"], "hit in the"), (path, "hit")):
+        written = command("explain", source, "--html", page)
+        assert written.code == 0 and "written" in written.out, written.err
+        assert where in page.read_text()
+        (_, stages) = data_blocks(page.read_text())
+        assert linked_stages(stages) | {"asm": False} == {
+            **dict.fromkeys(("aten", "prims", "loops", "llir", "llir_opt"), True),
+            **dict.fromkeys(("asm", "object", "so"), False),
+        }
+    both = command("explain", out, "--html", page, "--stage", "loops")
+    assert both.code == 1 and "--html writes every kernel" in both.err
+    unwritable = command("explain", out, "--html", tmp_path / "nowhere" / "page.html")
+    assert unwritable.code == 1 and "cannot write" in unwritable.err
+    (out / program["content"]).write_bytes(b"changed")
+    changed = command("explain", out, "--html", page)
+    assert changed.code == 1 and "digest" in changed.err
     missing = command("explain", out, "--stage", "nonsense")
     assert missing.code == 1 and "loops" in missing.err
 

@@ -303,6 +303,8 @@ def test_several_frontends_share_the_endpoint_and_have_a_probe_each(tmp_path: Pa
     environments = [dict(child.environment) for child in layout.stages[0]]
     assert {found["KERNELFARM_FRONTEND_LISTEN"] for found in environments} == {"127.0.0.1:1"}
     assert len({found["KERNELFARM_FRONTEND_PROCESS_LISTEN"] for found in environments}) == 2
+    # The page has one address, so one process serves it.
+    assert [found.get("KERNELFARM_PAGE_LISTEN") for found in environments] == [None, ""]
 
 
 def test_a_configured_server_is_used_instead_of_an_embedded_one(tmp_path: Path) -> None:

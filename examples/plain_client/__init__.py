@@ -1,0 +1,1 @@
+"""A client without torch: plain gRPC, NumPy and ctypes."""

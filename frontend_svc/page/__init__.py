@@ -1,0 +1,1 @@
+"""The farm's page for browsers: programs, queues, workers and failures, read-only over HTTP."""
