@@ -18,6 +18,7 @@ COMMANDS = (
     "compile",
     "explain",
     "doctor",
+    "self-test",
     "keys",
     "invalidate",
     "explain-miss",
