@@ -124,15 +124,18 @@ ENV KERNELFARM_WORKER_HEARTBEAT_FILE=/tmp/heartbeat
 HEALTHCHECK --interval=8s --timeout=5s --start-period=60s --retries=2 \
     CMD ["python", "-m", "kernelfarm.service.liveness", "/tmp/heartbeat"]
 
-FROM worker AS worker-cpu
+# LLVM compiles for CPUs, and rewrites the mathematical libraries of GPU vendors.
+FROM worker AS worker-llvm
 COPY --from=llvm /installed /opt/kernelfarm
+
+FROM worker-llvm AS worker-cpu
 CMD ["python", "-m", "codegen_svc.worker", "--queue", "cpu"]
 
-FROM worker AS worker-cuda
+FROM worker-llvm AS worker-cuda
 COPY --from=triton /nvidia /opt/kernelfarm/lib/python3.11/site-packages/triton/backends/nvidia/bin
 CMD ["python", "-m", "codegen_svc.worker", "--queue", "cuda"]
 
-FROM worker AS worker-rocm
+FROM worker-llvm AS worker-rocm
 CMD ["python", "-m", "codegen_svc.worker", "--queue", "rocm"]
 
 # Without CANN, whose license forbids copies, this worker makes stubs. Mount CANN's toolkit, and put the
@@ -142,8 +145,7 @@ COPY --from=adapter /installed /opt/kernelfarm/share/kernelfarm/triton-ascend
 CMD ["python", "-m", "codegen_svc.worker", "--queue", "ascend"]
 
 # The whole farm: for one machine (`kernelfarm up`), and where one image for all services is handier.
-FROM worker AS all
-COPY --from=llvm /installed /opt/kernelfarm
+FROM worker-llvm AS all
 COPY --from=triton /nvidia /opt/kernelfarm/lib/python3.11/site-packages/triton/backends/nvidia/bin
 COPY --from=adapter /installed /opt/kernelfarm/share/kernelfarm/triton-ascend
 COPY --from=server /installed /opt/kernelfarm
