@@ -101,7 +101,7 @@
 {{- define "kernelfarm.clientSecrets" -}}
 {{- $values := .root.Values -}}
 {{- $found := dict -}}
-{{- if eq $values.signing.mode "required" }}{{ $_ := set $found "trusted-keys" $values.signing.trustedKeysSecret }}{{ end -}}
+{{- if eq $values.signing.mode "required" }}{{ $_ := set $found "trusted-keys" (include "kernelfarm.keySecret" (dict "root" .root "name" "trustedKeysSecret")) }}{{ end -}}
 {{- if $values.tls.public.existingSecret }}{{ $_ := set $found "public-ca" (required "tls.public.existingSecret is set: the chart's test needs tls.public.caSecret to check it" $values.tls.public.caSecret) }}{{ end -}}
 {{- with .client.tokenSecret }}{{ $_ := set $found "token" . }}{{ end -}}
 {{- with .client.traceKeySecret }}{{ $_ := set $found "trace-key" . }}{{ end -}}

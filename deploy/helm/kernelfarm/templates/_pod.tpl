@@ -136,15 +136,24 @@ strategy:
   readOnly: true
 {{- end -}}
 
+{{/* The name of a Secret of signing keys. Arguments: root, name. */}}
+{{- define "kernelfarm.keySecret" -}}
+{{- $secret := get .root.Values.signing .name -}}
+{{- if not $secret -}}
+{{- fail (printf "signing.mode is `required`, but signing.%s is empty: make keys with `kernelfarm keys`, store them in Secrets, and name these in signing; or set signing.mode to `off` (values/minimal.yaml)" .name) -}}
+{{- end -}}
+{{- $secret -}}
+{{- end -}}
+
 {{/* The Secrets that a component mounts: names of volumes to names of Secrets, as YAML. */}}
 {{- define "kernelfarm.secretVolumes" -}}
 {{- $values := .root.Values -}}
 {{- $is_worker := hasPrefix "worker" .component -}}
 {{- $found := dict -}}
 {{- if eq $values.signing.mode "required" -}}
-{{- if eq .component "frontend" }}{{ $_ := set $found "program-key" (required "signing.mode is required: make keys with `kernelfarm keys`, and set signing.programKeySecret, kernelKeySecret and trustedKeysSecret (or signing.mode=off)" $values.signing.programKeySecret) }}{{ end -}}
-{{- if $is_worker }}{{ $_ := set $found "kernel-key" (required "signing.mode is required, but signing.kernelKeySecret is empty" $values.signing.kernelKeySecret) }}{{ end -}}
-{{- if has .component (list "frontend" "codegen") }}{{ $_ := set $found "trusted-keys" (required "signing.mode is required, but signing.trustedKeysSecret is empty" $values.signing.trustedKeysSecret) }}{{ end -}}
+{{- if eq .component "frontend" }}{{ $_ := set $found "program-key" (include "kernelfarm.keySecret" (dict "root" .root "name" "programKeySecret")) }}{{ end -}}
+{{- if $is_worker }}{{ $_ := set $found "kernel-key" (include "kernelfarm.keySecret" (dict "root" .root "name" "kernelKeySecret")) }}{{ end -}}
+{{- if has .component (list "frontend" "codegen") }}{{ $_ := set $found "trusted-keys" (include "kernelfarm.keySecret" (dict "root" .root "name" "trustedKeysSecret")) }}{{ end -}}
 {{- end -}}
 {{- if eq .component "frontend" -}}
 {{- with $values.tenants.existingSecret }}{{ $_ := set $found "tenants" . }}{{ end -}}
