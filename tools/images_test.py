@@ -256,7 +256,7 @@ def _check_machine() -> None:
 def main(argv: list[str]) -> int:
     """Returns 0 if everything worked, else 1 with the reason on stderr."""
     parser = argparse.ArgumentParser(prog="python -m tools.images_test", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=ROOT / "build/images-test")
+    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/kernelfarm-images-test"))
     parser.add_argument(
         "--values", type=Path, default=ROOT / "deploy/helm/kernelfarm/values/minimal.yaml"
     )
