@@ -10,6 +10,7 @@ what the test shows, and what only a cluster shows.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -151,9 +152,12 @@ def check_images(engine: Engine) -> None:
 
 def run_farm(engine: Engine, values: Path, then: str) -> None:
     """Starts the chart's pods, runs the chart's test, and stops the pods by SIGTERM."""
+    vendors = [name.partition("-")[2] for name in IMAGES if name.startswith("worker-")]
+    workers = json.dumps([{"vendor": vendor} for vendor in vendors])
     rendered = engine.run(
         *(_tool("helm"), "template", "kf", ROOT / "deploy/helm/kernelfarm", "-f", values),
         *("--set", f"valkey.image={VALKEY}", "--set", "image.tag=images-test"),
+        *("--set-json", f"workers={workers}"),
     ).stdout
     pods = farm_pods(rendered, SUBNET)
     engine.run("podman", "network", "create", "--subnet", f"{SUBNET}.0/24", NETWORK)
@@ -176,6 +180,7 @@ def run_farm(engine: Engine, values: Path, then: str) -> None:
         raise
     finally:
         engine.run("podman", "pod", "rm", "-fa", is_checked=False)
+        engine.run("podman", "volume", "rm", "-fa", is_checked=False)
         engine.run("podman", "network", "rm", "-f", NETWORK, is_checked=False)
 
 

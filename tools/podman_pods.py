@@ -1,7 +1,8 @@
 """The pods of a rendered chart in a form that `podman play kube` runs: one Pod for each Deployment.
 
 podman has no Services, so each pod has a fixed address, and the names of Services are host aliases.
-It would publish the ports of containers on the host, so they are left out.
+It would publish the ports of containers on the host, so they are left out. It would share volumes
+of one name among pods, so their names begin with that of the pod.
 """
 
 from __future__ import annotations
@@ -92,10 +93,8 @@ def write_pod(pod: FarmPod, folder: Path) -> Path:
 def _pod(name: str, template: Document, address: str, hosts: dict[str, str]) -> FarmPod:
     spec = {
         **template["spec"],
-        "containers": [
-            {key: value for key, value in container.items() if key != "ports"}
-            for container in template["spec"]["containers"]
-        ],
+        "containers": [_container(name, container) for container in template["spec"]["containers"]],
+        "volumes": [_of_pod(name, volume) for volume in template["spec"]["volumes"]],
         "hostAliases": [{"ip": ip, "hostnames": [host]} for host, ip in hosts.items()],
     }
     labels = template["metadata"]["labels"]
@@ -106,6 +105,16 @@ def _pod(name: str, template: Document, address: str, hosts: dict[str, str]) -> 
         "spec": spec,
     }
     return FarmPod(name, _component(template), address, document)
+
+
+def _container(pod: str, container: Document) -> Document:
+    mounts = [_of_pod(pod, mount) for mount in container["volumeMounts"]]
+    kept = {key: value for key, value in container.items() if key != "ports"}
+    return {**kept, "volumeMounts": mounts}
+
+
+def _of_pod(pod: str, named: Document) -> Document:
+    return {**named, "name": f"{pod}-{named['name']}"}
 
 
 def _component(document: Document) -> str:

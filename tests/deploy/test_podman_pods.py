@@ -26,6 +26,8 @@ def test_every_deployment_becomes_a_pod_that_finds_the_others() -> None:
         for value in environment(container).values():
             if "kf-kernelfarm-" in value:
                 assert value.removeprefix("redis://").partition(":")[0] in hosts
+    volumes = [volume["name"] for pod in pods for volume in pod.document["spec"]["volumes"]]
+    assert len(volumes) == len(set(volumes)) == len(pods)  # podman shares those of one name
     probes = {pod.component: podman_pods.probe_of(pod) for pod in pods}
     assert probes["cache"] == ["valkey-cli", "ping"]
     assert probes["optimizer"][-2:] == ["127.0.0.1:50052", "--public"]
