@@ -94,6 +94,7 @@ def test_no_two_documents_have_one_name(documents: list[Document]) -> None:
     names = [(d["kind"], d["metadata"]["name"]) for d in documents]
     assert len(names) == len(set(names))
     assert all(len(name) <= 63 for _, name in names)
+    assert {d["metadata"]["namespace"] for d in documents} == {"farms"}
 
 
 def test_every_container_is_confined(documents: list[Document]) -> None:

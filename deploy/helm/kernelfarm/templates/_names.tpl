@@ -29,6 +29,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "kernelfarm.metadata" -}}
 name: {{ printf "%s-%s" (include "kernelfarm.fullname" .root) (default .component .name) }}
+namespace: {{ .root.Release.Namespace }}
 labels:
   {{- include "kernelfarm.labels" . | nindent 2 }}
 {{- end -}}
