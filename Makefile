@@ -10,7 +10,7 @@ GENERATED := kernelfarm/v1 kernelfarm/internal
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: help setup demo test test-thorough test-times test-v3 goldens servers lint types protos docs bench clean
+.PHONY: help setup demo test test-thorough test-times test-v3 goldens servers images-test lint types protos docs bench clean
 
 help: ## Show this list.
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -76,6 +76,10 @@ servers: setup ## Run the tests of cache and farm with every server of the matri
 	@for server in redis-6.2 redis-7 valkey-9; do \
 	  $(PYTEST) $(SERVER_TESTS) --farm-server=$$server $(PYTEST_ARGS) || exit 1; \
 	done
+
+# As root, on Debian or Ubuntu; deploy/README.md states the conditions.
+images-test: setup ## Build all images, run the Helm chart's pods with podman, compile with them.
+	$(BIN)/python -m tools.images_test
 
 lint: setup ## Check style, import contracts and protos.
 	$(BIN)/ruff check

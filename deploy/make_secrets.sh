@@ -1,11 +1,13 @@
 #!/bin/sh
 # Makes a folder with the secrets of compose.secure.yaml: keys, certificates, users of cache and broker
 # with new passwords, and a tenants file with one administrator, whose token it prints once.
-# Usage: make_secrets.sh FOLDER [PUBLIC_NAME]     needs openssl and kernelfarm
+# Usage: make_secrets.sh FOLDER [PUBLIC_NAME [PREFIX]]     needs openssl and kernelfarm
+# PREFIX: the certificates between services also name PREFIX-frontend and so on, the chart's Services.
 set -eu
 umask 077
 folder=$1
 public_name=${2:-localhost}
+prefix=${3:-kernelfarm}
 here=$(cd "$(dirname "$0")" && pwd)
 
 if [ -e "$folder" ]; then
@@ -32,7 +34,7 @@ new_certificate() { # FILE CA NAMES
 # Services have a CA of their own: a caller with one of its certificates is a service.
 new_ca internal-ca "kernelfarm services"
 for service in frontend optimizer codegen worker; do
-  new_certificate "$service" internal-ca "DNS:$service,DNS:localhost,IP:127.0.0.1"
+  new_certificate "$service" internal-ca "DNS:$service,DNS:$prefix-$service,DNS:localhost,IP:127.0.0.1"
 done
 new_ca public-ca "kernelfarm public"
 new_certificate public public-ca "DNS:$public_name,DNS:localhost,IP:127.0.0.1"

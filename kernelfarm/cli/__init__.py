@@ -22,6 +22,7 @@ COMMANDS = (
     "import-bundle",
     "explain",
     "doctor",
+    "self-test",
     "keys",
     "invalidate",
     "explain-miss",

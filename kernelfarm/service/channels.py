@@ -37,6 +37,13 @@ def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
 _BETWEEN_SERVICES_MS = 8_000
 """The keepalive of services is shorter than that of clients, because a caller waits for each."""
 
+_TO_REPLICAS: list[tuple[str, int | str]] = [
+    # Calls go to all addresses of a name, for example to all pods of a headless Service.
+    ("grpc.lb_policy_name", "round_robin"),
+    # The default of 30 s would delay the discovery of a new replica after one has gone.
+    ("grpc.dns_min_time_between_resolutions_ms", 2_000),
+]
+
 _CLOSED = "Cannot invoke RPC"
 """The beginning of the message of the ValueError that gRPC raises for a closed channel."""
 
@@ -46,13 +53,15 @@ _LOCAL = ("unix:", "127.", "localhost:", "[::1]:")
 def open_channel(address: str, tls: ChannelTls | None = None) -> grpc.aio.Channel:
     """An asyncio channel to a service; it connects when first used, and again after a failure.
 
+    If the address is a name with several addresses, its calls are balanced among them.
+
     Raises:
         CallerError: a file of `tls` cannot be read.
     """
+    options = [*channel_options(_BETWEEN_SERVICES_MS), *_TO_REPLICAS]
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=channel_options(_BETWEEN_SERVICES_MS))
-    options = [*channel_options(_BETWEEN_SERVICES_MS), *tls.options()]
-    return grpc.aio.secure_channel(address, tls.credentials(), options=options)
+        return grpc.aio.insecure_channel(address, options=options)
+    return grpc.aio.secure_channel(address, tls.credentials(), options=[*options, *tls.options()])
 
 
 def open_blocking_channel(

@@ -73,7 +73,12 @@ def main(argv: list[str]) -> int:
         epilog="example: python -m kernelfarm.service.liveness /tmp/heartbeat --state serving",
     )
     parser.add_argument("file", type=Path, help="the worker's KERNELFARM_WORKER_HEARTBEAT_FILE")
-    parser.add_argument("--state", help="also require that the process is in this state")
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        help="also require that the process is in this state; repeatable, for one of several",
+    )
     arguments = parser.parse_args(argv)
     beat = read_heartbeat(arguments.file)
     if beat is None:
@@ -84,8 +89,8 @@ def main(argv: list[str]) -> int:
             f"the last heartbeat was {beat.age_s:.0f} s ago; expected at most {FRESH_S:g} s\n"
         )
         return 1
-    if arguments.state is not None and beat.state != arguments.state:
-        sys.stderr.write(f"the state is {beat.state!r}; expected {arguments.state!r}\n")
+    if arguments.state and beat.state not in arguments.state:
+        sys.stderr.write(f"the state is {beat.state!r}; expected {' or '.join(arguments.state)}\n")
         return 1
     return 0
 

@@ -71,6 +71,9 @@ class ServiceSettings(BaseSettings):
     files."""
     connection_idle_s: float = Field(default=300.0, gt=0)
     """A connection without a call is closed after this time; clients connect again."""
+    connection_age_s: float = Field(default=0.0, ge=0)
+    """A connection is closed after this time, once its calls have ended, so that clients resolve
+    the name again and find new replicas; 0: no limit."""
     handshake_timeout_s: float = Field(default=10.0, gt=0)
     """A connection that has not completed its TLS and HTTP/2 handshakes after this time is
     closed."""

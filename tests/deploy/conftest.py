@@ -17,7 +17,7 @@ from tests.support.known_variables import ROOT
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A folder that the script made, and the token that it printed."""
     folder = tmp_path_factory.mktemp("deploy") / "secrets"
-    command = [str(ROOT / "deploy/make_secrets.sh"), str(folder), "farm.example"]
+    command = [str(ROOT / "deploy/make_secrets.sh"), str(folder), "farm.example", "kf-kernelfarm"]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     ended = subprocess.run(
         command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import redis
 import yaml
+from cryptography import x509
 
 from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 from kernelfarm.service.tenants.directory import Credentials
@@ -68,6 +69,11 @@ def test_the_secrets_can_be_used(made: tuple[Path, str]) -> None:
         )
         ServerTls(*pair, ca).credentials()
         ChannelTls(ca, *pair).credentials()
+        names = x509.load_pem_x509_certificate(pair[0].read_bytes()).extensions
+        san = names.get_extension_for_class(x509.SubjectAlternativeName).value
+        # As Compose and the chart name the service, and as its own probes do.
+        expected = {service, f"kf-kernelfarm-{service}", "localhost"}
+        assert set(san.get_values_for_type(x509.DNSName)) == expected
     assert tls_to_self(folder / "public.pem").server_name == "farm.example"
     for space in Space:
         read_signer(folder / f"{space.name.lower()}.key", space)

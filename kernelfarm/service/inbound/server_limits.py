@@ -14,6 +14,9 @@ _WINDOW_BYTES = 64 * 1024
 
 _METADATA_BYTES = 16 * 1024
 
+_NO_LIMIT_MS = 2**31 - 1
+"""gRPC's own default, which means no limit."""
+
 _BURST_S = 4
 """A tenant may send at once what its rate allows in this many seconds."""
 
@@ -63,6 +66,11 @@ def server_options(settings: ServiceSettings, *, is_shared: bool) -> list[tuple[
         ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
         ("grpc.max_allowed_incoming_connections", max_connections(settings)),
         ("grpc.max_connection_idle_ms", round(settings.connection_idle_s * 1e3)),
+        ("grpc.max_connection_age_ms", _age_ms(settings)),
         ("grpc.server_handshake_timeout_ms", round(settings.handshake_timeout_s * 1e3)),
         ("grpc.http2.settings_timeout", round(settings.handshake_timeout_s * 1e3)),
     ]
+
+
+def _age_ms(settings: ServiceSettings) -> int:
+    return round(settings.connection_age_s * 1e3) or _NO_LIMIT_MS
