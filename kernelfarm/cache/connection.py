@@ -15,12 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import redis
-from redis import asyncio as async_redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from kernelfarm.cache.lua_script import ScriptCall
+from kernelfarm.cache.redis_library import NoBackoff, Retry, async_redis, redis
 from kernelfarm.cache.retry_policy import async_retry_policy, retry_policy
 from kernelfarm.errors import UnavailableError
 
