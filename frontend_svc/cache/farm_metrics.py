@@ -34,7 +34,7 @@ EVENTS = (
     *("failures", "failures_dropped", "missing_blobs", "stale_serves"),
     *("published", "fenced", "stale_epochs", "stale_incarnations", "nondeterministic"),
     *("forged", "untrusted", "mismatched", "expired_manifests", "poisoned", "malformed"),
-    "tenants_file_errors",
+    *("imported", "tenants_file_errors"),
 )
 """Exported from the start, because Prometheus sees no increase in a counter that appears at 1."""
 _MAX_NAMES = 256

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from kernelfarm.cli import make_app
 from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.warming.certificate import Certificate, read_certificate
 from kernelfarm.errors import CallerError
@@ -27,7 +28,7 @@ from tests.support.trace_machines import counted, traces_made
 
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
 INCOMPLETE = 3
-TARGET = "cpu:x86-64-v3"
+TARGET = host_cpu_target()
 
 _numbers = itertools.count(1)
 
@@ -93,7 +94,6 @@ def job(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     keys = farm.data_dir / "keys"
     monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(keys / TRACE_KEY))
     monkeypatch.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(keys / PUBLIC_KEYS))
-    monkeypatch.setenv("KERNELFARM_HOST_TARGET", TARGET)
     job = Job(farm, tmp_path, monkeypatch, next(_numbers) + 0.8125)
     job.write(job.model())
     yield job

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from random import Random
 
@@ -137,6 +138,14 @@ def _put_trace() -> Iterator[Message]:
     yield traces.PutTraceRequest(trace=signed, parts=PARTS)
 
 
+def _import_program() -> Iterator[Message]:
+    content, blob = trace_content(), b"blob"
+    made = replace(made_manifest(bytes(32), content), space=Space.PROGRAMS, blobs=(blob_ref(blob),))
+    signed = manifest_pb2.SignedVariant(manifest=manifest_to_proto(made), content=content)
+    yield cache.ImportProgramRequest(program=signed)
+    yield cache.ImportProgramRequest(program=signed, contents=[blob], accepts_invalidated=True)
+
+
 def _explain_trace() -> Iterator[Message]:
     yield traces.ExplainTraceMissRequest(digest=trace_digest(PARTS))
     yield traces.ExplainTraceMissRequest(parts=PARTS, model="fuzz@1")
@@ -204,6 +213,7 @@ _MAKERS: dict[str, Callable[[], Iterator[Message]]] = {
     "kernelfarm.v1.ExplainMissRequest": _explain,
     "kernelfarm.v1.InvalidateRequest": _invalidate,
     "kernelfarm.v1.WatchInvalidationsRequest": _watch,
+    "kernelfarm.v1.ImportProgramRequest": _import_program,
     "kernelfarm.v1.GetUsageRequest": lambda: iter([cache.GetUsageRequest()]),
     "kernelfarm.v1.LookupTraceRequest": _lookup_trace,
     "kernelfarm.v1.PutTraceRequest": _put_trace,

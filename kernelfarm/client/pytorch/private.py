@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch._C import _set_grad_enabled as _set_grad_enabled
     from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
     from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
+    from torch._dynamo import mark_dynamic as mark_dynamic
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
     from torch._functorch._aot_autograd.schemas import MutationType as MutationType
@@ -115,6 +116,7 @@ NAMES: Mapping[str, PrivateName] = {
         "torch._dynamo.variables.torch", "the module whose is_exporting() value is corrected"
     ),
     "_is_exporting_flag": PrivateName("torch.compiler", "true only while torch.export runs"),
+    "mark_dynamic": PrivateName("torch._dynamo", "declares the range of an extent"),
     "TorchDynamoException": PrivateName("torch._dynamo.exc", "what torch.export raises"),
     "_pytree": PrivateName("torch.utils._pytree", "flattens the arguments of exported programs"),
     # Captured graphs

@@ -107,14 +107,14 @@ def capture_case(
         return CaseCapture(graphs=(_captured_graph(captured, None, _OF_A_FILE),))
     built = build_model(case)
     collector = _Collector(access, options)
-    torch._dynamo.reset()  # else sizes of earlier cases matter
+    torch.compiler.reset()  # else sizes of earlier cases matter
     try:
         _run(built, case.model, collector)
     except Exception as error:  # the user's code may raise anything
         cause = getattr(error, "inner_exception", error)
         raise CaptureFailedError(f"{case.title}: {type(cause).__name__}: {cause}") from error
     finally:
-        torch._dynamo.reset()
+        torch.compiler.reset()
     if not collector.graphs:
         raise CaptureFailedError(f"{case.title}: the model computes nothing that can be compiled")
     return CaseCapture(graphs=tuple(collector.graphs))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.pytorch.private import mark_dynamic
 from kernelfarm.client.warming.cases import Case
 from kernelfarm.client.warming.manifest import ModelSpec, Shapes, SizeRange
 from kernelfarm.dtypes import DType
@@ -123,7 +124,7 @@ def _shaped(value: Any, shape: list[int | str] | None, case: Case, name: str) ->
         value = _repeated(value, axis, size, name)
     value = value.contiguous()
     for axis, size in ranges.items():
-        torch._dynamo.mark_dynamic(value, axis, min=size.min, max=size.max)
+        mark_dynamic(value, axis, min=size.min, max=size.max)
     return value
 
 
