@@ -49,7 +49,13 @@ def documents(request: pytest.FixtureRequest) -> list[Document]:
     return render("-f", request.param)
 
 
-@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+# slow: all but one; in every run, all of them are rendered and each document is validated.
+LINTED = [
+    pytest.param(path, marks=[pytest.mark.slow] if n else []) for n, path in enumerate(VALUES)
+]
+
+
+@pytest.mark.parametrize("values", LINTED, ids=lambda path: path.stem)
 def test_helm_lints_the_chart_strictly(values: Path) -> None:
     linted = helm("lint", "--strict", CHART, "-f", values)
     assert linted.returncode == 0, linted.stdout + linted.stderr

@@ -88,6 +88,8 @@ def stale(program: LoadedProgram) -> None:
     wait_until(lambda: not program.validity.is_valid, TIMEOUT_S, "the invalidation to arrive")
 
 
+# slow: in every run, a client starts after a failover, and watches while gateways are killed.
+@pytest.mark.slow
 def test_a_client_that_watches_through_a_failover_uses_nothing_from_before(
     failing_farm: Farm, caches: Caches, tmp_path: Path
 ) -> None:

@@ -62,6 +62,8 @@ async def test_a_worker_that_takes_no_more_jobs_is_not_reported_and_ends_itself(
     print("no longer reported after", round(gone_s, 1), "s")
 
 
+# slow: the test before has a worker that hangs; test_killed_services.py stops one and its pool.
+@pytest.mark.slow
 async def test_a_stopped_worker_fails_its_probe_and_is_reported_again_when_it_continues(
     codegen: CodegenFarm, stub: CodegenServiceStub, tmp_path: Path
 ) -> None:

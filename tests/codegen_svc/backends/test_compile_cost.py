@@ -28,7 +28,10 @@ def cost_of(target: str) -> CompileCost:
     return vendor_facts(target_facts(target).vendor).compile_cost
 
 
-@pytest.mark.parametrize("target", BACKENDS)
+# slow for AMD, whose assembler takes seconds for it; the emitted text is that for NVIDIA.
+@pytest.mark.parametrize(
+    "target", ["cuda:sm_90a", pytest.param("rocm:gfx942", marks=pytest.mark.slow)]
+)
 def test_code_grows_by_calls_and_not_by_copies_of_functions(target: str) -> None:
     """Three tangents are still copied for each element; with sixteen the text is shorter."""
     few = chain("tan", 3 if target.startswith("cuda") else 8)

@@ -55,7 +55,8 @@ def gradients(model: nn.Module, call, x: torch.Tensor) -> list[torch.Tensor]:
     return [y.detach(), x.grad, *(p.grad for p in model.parameters())]
 
 
-@pytest.mark.parametrize("is_dynamic", [False, True])
+# slow: in every run, the same graph with dynamic sizes.
+@pytest.mark.parametrize("is_dynamic", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_model_that_mixes_by_a_transform_is_compiled_around_it(is_dynamic, sent: list[Graph]):
     torch.manual_seed(1)
     model = FourierMixer(16)
