@@ -37,6 +37,7 @@ class CallNames:
         if not self._request_id:
             header = next((v for name, v in self._metadata if name == REQUEST_ID_HEADER), "")
             self._request_id = _plain_id(header) or f"{random.getrandbits(128):032x}"
+            self._metadata = ()  # tasks that outlive the call keep its names
         return self._request_id
 
     def fields(self) -> dict[str, str]:
