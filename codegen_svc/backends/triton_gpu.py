@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
@@ -147,7 +148,8 @@ def _compile(
     *,
     library_of: Callable[[str], str] | None = None,
 ) -> _Attempt:
-    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
+    with stage("triton"):
+        source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}

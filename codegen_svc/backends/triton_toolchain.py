@@ -24,6 +24,7 @@ import codegen_svc.cost_estimate
 import codegen_svc.emitters.triton
 import codegen_svc.powers
 from codegen_svc.backends.contract import ToolStatus
+from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton.source import TritonSource
 from kernelfarm.errors import KernelRejectedError, UnavailableError
@@ -135,7 +136,7 @@ def _run_stages(
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    with _parse_lock:
+    with stage("parse"), _parse_lock:
         module = syntax.make_ir(
             gpu,
             parsed,
@@ -145,8 +146,9 @@ def _run_stages(
         )
     stages: dict[str, str | bytes] = {}
     for name, run in passes.items():
-        module = run(module, facts)
-        stages[name] = module if isinstance(module, str | bytes) else str(module)
+        with stage(name):
+            module = run(module, facts)
+            stages[name] = module if isinstance(module, str | bytes) else str(module)
         if name == last_stage:
             break
     return CompiledStages(stages, facts)

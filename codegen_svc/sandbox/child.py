@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.stage_times import recorded_stages
 from codegen_svc.sandbox.connection import (
     JOB_BEGINS,
     JOB_ENDED,
@@ -97,15 +98,16 @@ def _compile_jobs(
 
 
 def _outcome(backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path) -> bytes:
-    try:
-        kernel, target_name = job_from_bytes(job)
-        target = target_facts(target_name)
-        return outcome_of_variants(backend.build(kernel, target), target.name)
-    except BaseException as error:  # the edge of the process: every failure is reported
-        if not scratch.is_dir():  # the cause of any failure
-            return lost_outcome(f"{scratch} was removed")
-        gc.collect()  # frees the objects that filled the memory
-        return outcome_of_error(error, limits)
+    with recorded_stages() as times:
+        try:
+            kernel, target_name = job_from_bytes(job)
+            target = target_facts(target_name)
+            return outcome_of_variants(backend.build(kernel, target), target.name, times)
+        except BaseException as error:  # the edge of the process: every failure is reported
+            if not scratch.is_dir():  # the cause of any failure
+                return lost_outcome(f"{scratch} was removed")
+            gc.collect()  # frees the objects that filled the memory
+            return outcome_of_error(error, limits, times)
 
 
 def _keep_only(standard: dict[int, int], ends: ChildEnds) -> None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from codegen_svc.backends.contract import ToolStatus
+from codegen_svc.backends.stage_times import StageTime
 from codegen_svc.sandbox.connection import CompilationEnd, SandboxProcess, TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
 from codegen_svc.sandbox.level import ConfinementLevel, check_level, parse_level
 from codegen_svc.sandbox.limits import SandboxLimits
-from codegen_svc.sandbox.outcome import LostCompilationError, variants_of_outcome
+from codegen_svc.sandbox.outcome import (
+    LostCompilationError,
+    parsed_outcome,
+    times_of_outcome,
+    variants_of_outcome,
+)
 from codegen_svc.sandbox.processes import SandboxProcesses
 from kernelfarm.errors import KernelfarmError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
@@ -33,7 +40,8 @@ class _Job:
 class SandboxedBackend:
     """A vendor's backend in confined processes, for use by one thread.
 
-    `spent_s` is the processor time of the last compilation, however it ended.
+    `spent_s` is the processor time of the last compilation, however it ended. `stage_times` are the
+    times of its stages, if its process reported them.
     """
 
     def __init__(self, vendor: str, limits: SandboxLimits, *, demanded: str, wall_s: float) -> None:
@@ -41,6 +49,7 @@ class SandboxedBackend:
         self._limits = limits
         self._wall_s = wall_s
         self.spent_s = 0.0
+        self.stage_times: tuple[StageTime, ...] = ()
         self._children = SandboxProcesses(vendor, limits)
         try:
             check_level(self.level, demanded)
@@ -103,7 +112,7 @@ class SandboxedBackend:
             InternalError: our bug.
         """
         job = _Job(kernel, target, time_limits, namespace)
-        self.spent_s = 0.0
+        self.spent_s, self.stage_times = 0.0, ()
         child = self._children.take(namespace, must_be_fresh=False)
         try:
             return self._run(child, job)
@@ -125,23 +134,26 @@ class SandboxedBackend:
         content = job_to_bytes(kernel_to_proto(job.kernel), job.target.name)
         # A slow job raises its process's niceness, which cannot be lowered again.
         may_stay = not job.time_limits.niceness and self._children.is_reusable(child, job.namespace)
+        began_ns = time.monotonic_ns()
         try:
             end = child.run(
                 content, job.time_limits, self._limits.output_bytes, is_last=not may_stay
             )
             self.spent_s += end.processor_s
-            variants = self._variants(end, job)
+            variants = self._variants(end, job, began_ns)
         except BaseException:
             child.close()
             raise
         self._children.release(child, job.namespace, end)
         return variants
 
-    def _variants(self, end: CompilationEnd, job: _Job) -> tuple[BuiltKernel, ...]:
+    def _variants(self, end: CompilationEnd, job: _Job, began_ns: int) -> tuple[BuiltKernel, ...]:
         if end.ended_for or end.exit_status != 0:
             raise error_of_end(end, job.time_limits, self._limits)
+        outcome = parsed_outcome(end.result)
+        self.stage_times += times_of_outcome(outcome, began_ns, time.monotonic_ns())
         try:
-            return variants_of_outcome(end.result, job.kernel.name, job.target.name)
+            return variants_of_outcome(outcome, job.kernel.name, job.target.name)
         except KernelRejectedError as error:
             if end.processor_s >= job.time_limits.processor_s:  # in a program of the toolchain
                 raise processor_time_error(job.time_limits) from error

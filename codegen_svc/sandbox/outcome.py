@@ -9,10 +9,12 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from codegen_svc.backends.stage_times import MAX_TIMES, StageTime
 from codegen_svc.sandbox.limits import SandboxLimits
 from kernelfarm.errors import (
     CallerError,
@@ -38,9 +40,11 @@ class LostCompilationError(UnavailableError):
     """A compilation whose process, supervisor or folder was removed from outside."""
 
 
-def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes:
-    """The message of a compilation with variants."""
-    outcome = pb.CompileOutcome()
+def outcome_of_variants(
+    variants: tuple[BuiltKernel, ...], target: str, times: Sequence[StageTime]
+) -> bytes:
+    """The message of a compilation with variants, and with the times of its stages."""
+    outcome = pb.CompileOutcome(times=_messages_of(times))
     contents: dict[bytes, bytes] = {}
     for variant in variants:
         message, blobs = artifact_to_proto(variant, _NO_KEY, target, "", 0.0)
@@ -50,7 +54,9 @@ def outcome_of_variants(variants: tuple[BuiltKernel, ...], target: str) -> bytes
     return outcome.SerializeToString()
 
 
-def outcome_of_error(error: BaseException, limits: SandboxLimits) -> bytes:
+def outcome_of_error(
+    error: BaseException, limits: SandboxLimits, times: Sequence[StageTime]
+) -> bytes:
     """The message of a failed compilation; names the limit if one was reached."""
     reported = _error_of_limit(error, limits) or error
     if isinstance(reported, KernelfarmError):
@@ -59,7 +65,7 @@ def outcome_of_error(error: BaseException, limits: SandboxLimits) -> bytes:
         reason = InternalError.reason
         message = f"the backend failed with {type(reported).__name__}: {reported}"
     failure = pb.CompileFailure(reason=reason, message=_storable(message))
-    return pb.CompileOutcome(failure=failure).SerializeToString()
+    return pb.CompileOutcome(failure=failure, times=_messages_of(times)).SerializeToString()
 
 
 def lost_outcome(message: str) -> bytes:
@@ -68,7 +74,45 @@ def lost_outcome(message: str) -> bytes:
     return pb.CompileOutcome(failure=failure).SerializeToString()
 
 
-def variants_of_outcome(content: bytes, symbol: str, target: str) -> tuple[BuiltKernel, ...]:
+def parsed_outcome(content: bytes) -> pb.CompileOutcome:
+    """A child's message; its fields are not checked.
+
+    Raises:
+        InternalError: the bytes are no message.
+    """
+    try:
+        return pb.CompileOutcome.FromString(content)
+    except DecodeError as error:
+        raise InternalError(
+            f"a compilation returned {len(content)} bytes that are no message"
+        ) from error
+
+
+def times_of_outcome(
+    outcome: pb.CompileOutcome, began_ns: int, ended_ns: int
+) -> tuple[StageTime, ...]:
+    """The times of the stages, within those of the whole compilation.
+
+    Raises:
+        InternalError: a message that breaks the rules.
+    """
+    if len(outcome.times) > MAX_TIMES:
+        raise InternalError(
+            f"a compilation returned the times of {len(outcome.times)} stages; expected at most"
+            f" {MAX_TIMES}"
+        )
+    for time in outcome.times:
+        _check_stage_name(time.name)
+        if not began_ns <= time.began_ns <= time.ended_ns <= ended_ns:
+            raise InternalError(
+                f"a compilation returned a time of stage {time.name} that is not within its own"
+            )
+    return tuple(StageTime(time.name, time.began_ns, time.ended_ns) for time in outcome.times)
+
+
+def variants_of_outcome(
+    outcome: pb.CompileOutcome, symbol: str, target: str
+) -> tuple[BuiltKernel, ...]:
     """The variants in a child's message.
 
     Raises:
@@ -77,12 +121,6 @@ def variants_of_outcome(content: bytes, symbol: str, target: str) -> tuple[Built
         UnavailableError: a tool is missing.
         InternalError: our bug, or a message that breaks the rules.
     """
-    try:
-        outcome = pb.CompileOutcome.FromString(content)
-    except DecodeError as error:
-        raise InternalError(
-            f"a compilation returned {len(content)} bytes that are no message"
-        ) from error
     if outcome.HasField("failure"):
         raise _reported_error(outcome.failure)
     if not len(outcome.artifacts) <= _MOST_VARIANTS:
@@ -110,8 +148,16 @@ def _check_sizes(variant: BuiltKernel) -> None:
     if not is_small or len(set(names)) != len(names):
         raise InternalError("a compilation returned more stages or notes than any backend makes")
     for name in names:
-        if not _STAGE_NAME.fullmatch(name):
-            raise InternalError(f"a compilation returned a stage named {name[:64]!r}")
+        _check_stage_name(name)
+
+
+def _check_stage_name(name: str) -> None:
+    if not _STAGE_NAME.fullmatch(name):
+        raise InternalError(f"a compilation returned a stage named {name[:64]!r}")
+
+
+def _messages_of(times: Sequence[StageTime]) -> list[pb.StageTime]:
+    return [pb.StageTime(name=t.name, began_ns=t.began_ns, ended_ns=t.ended_ns) for t in times]
 
 
 def _reported_error(failure: pb.CompileFailure) -> KernelfarmError:

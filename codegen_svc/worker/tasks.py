@@ -188,7 +188,11 @@ def _build_and_publish(worker: WorkerProcess, job: _Job) -> PublishStatus:
         started = time.monotonic()
         try:
             with spans.span("compile", target=target_name, kernel=kernel.name):
-                result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+                try:
+                    result = build_kernel(backend, kernel, target, key, time.monotonic, build)
+                finally:
+                    for stage in backend.stage_times:
+                        spans.record(f"stage: {stage.name}", stage.began_ns, stage.ended_ns)
         finally:
             _record_processor_time(worker, job, backend.spent_s)
         elapsed_ms = round((time.monotonic() - started) * 1e3, 3)

@@ -139,6 +139,8 @@ class CacheService(CacheServiceServicer):
         if usage is not None:
             response.counted_time.FromNanoseconds(round(usage.counted_s * 1e9))
             response.blobs, response.blob_bytes = usage.blobs, usage.blob_bytes
+        if not tenant_cache.namespace_config.tenant:
+            response.invalidations = await self._work.services.cache.epochs.invalidations()
         await _fill_quota(tenant_cache, response)
         return response
 

@@ -23,7 +23,7 @@ from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import CallerError, MalformedMessageError, NotFoundError
 from kernelfarm.internal.v1.envelopes_pb2 import CompileEnvelope
 from kernelfarm.ir.graph_ir import ABI_VERSION
-from kernelfarm.service.edge_calls import current_request_id
+from kernelfarm.service.call_names import current_request_id
 from kernelfarm.service.tenants.identity import CACHE_USERS, Identity, Role, current_identity
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import compile_service_pb2 as api

@@ -7,7 +7,7 @@ time until which it may serve. If the tier may not serve a program, the program 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -64,7 +64,7 @@ class GatewayTier:
         self._lease_ends_s = float("-inf")
         self._changes = 0
         self.hits = 0
-        self._saved_ms: defaultdict[str, float] = defaultdict(float)
+        self._saved_ms = self._saved_by_store_ms = 0.0
         self.last_served: tuple[StoreVerifier, bytes, tuple[str, ...]] | None = None
 
     def __len__(self) -> int:
@@ -84,15 +84,20 @@ class GatewayTier:
         self._programs.move_to_end(key)
         return cached
 
-    def note_saved(self, found_in: str, cost_ms: float) -> None:
-        """Notes that a program was found in a tier; its kernels took `cost_ms` to compile."""
-        self._saved_ms[found_in] += cost_ms
+    def count_hit(self, cost_ms: float) -> None:
+        """Counts a program that was found here; its kernels took `cost_ms` to compile."""
+        self.hits += 1
+        self._saved_ms += cost_ms
+
+    def count_store_hit(self, cost_ms: float) -> None:
+        """Counts the compile time of a program that was found in the store instead."""
+        self._saved_by_store_ms += cost_ms
 
     def record_metrics(self) -> None:
         """Records the compile time that was saved since the last time."""
-        saved_ms, self._saved_ms = self._saved_ms, defaultdict(float)
-        for found_in, cost_ms in saved_ms.items():
-            COMPILE_SAVED_SECONDS.labels(found_in).inc(cost_ms / 1e3)
+        COMPILE_SAVED_SECONDS.labels("gateway").inc(self._saved_ms / 1e3)
+        COMPILE_SAVED_SECONDS.labels("store").inc(self._saved_by_store_ms / 1e3)
+        self._saved_ms = self._saved_by_store_ms = 0.0
 
     def changes(self) -> int:
         """A counter of drops: a result that was looked up before a drop may not be cached."""

@@ -73,12 +73,6 @@ class TieredProgramCache:
         Raises:
             UnavailableError: the program is not in memory, and the store does not answer.
         """
-        lookup = await self._find(key, caller, is_counted=is_counted)
-        if is_counted and (found := lookup.program) is not None:
-            self._tier.note_saved(found.tier.value, found.variant.manifest.cost_ms)
-        return lookup
-
-    async def _find(self, key: bytes, caller: Caller, *, is_counted: bool) -> ProgramLookup:
         # Before a program is returned: its client must be notified if its model is invalidated.
         await self.models.record(caller.tags)
         if self._shared is not None:
@@ -87,7 +81,8 @@ class TieredProgramCache:
             self._shared._in_memory(key, caller) if self._shared else None
         )
         if near is not None:
-            self._tier.hits += is_counted
+            if is_counted:
+                self._tier.count_hit(near.variant.manifest.cost_ms)
             return ProgramLookup(near, "")
         own = await self._in_store(key, caller, is_counted=is_counted)
         if own.program is not None or self._shared is None:
@@ -119,6 +114,8 @@ class TieredProgramCache:
             variants = tuple(renewed if v is fitting else v for v in variants)
             fitting = renewed
         self._tier.put(self._prefix + key, variants, caller.tags, changes)
+        if is_counted:
+            self._tier.count_store_hit(fitting.manifest.cost_ms)
         return ProgramLookup(SelectedVariant(fitting, CacheTier.STORE), found.stamp)
 
     async def blob(self, sha256: bytes) -> bytes:

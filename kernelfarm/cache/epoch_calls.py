@@ -15,6 +15,8 @@ from kernelfarm.cache.redis_keys import RedisKeys
 INVALIDATION_LOG_ENTRIES = 10_000
 """Records of the invalidation log, from which disconnected watchers resume; 100 bytes each."""
 
+INVALIDATIONS_COUNTER = "invalidations"
+
 MOST_TAGS = 8192
 """Tags of the epoch table. A table with more discards the older half, see `invalidate.lua`."""
 
@@ -37,7 +39,7 @@ def invalidate(
         stats=redis_keys.stats,
         new_incarnation=new_incarnation(),
         log_entries=INVALIDATION_LOG_ENTRIES,
-        counter="invalidations",
+        counter=INVALIDATIONS_COUNTER,
         most_tags=most_tags,
         tags=" ".join(tags),
     )

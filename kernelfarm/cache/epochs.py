@@ -10,7 +10,7 @@ from typing import Any
 
 from kernelfarm.cache import epoch_calls
 from kernelfarm.cache.connection import translated_errors
-from kernelfarm.cache.epoch_calls import Epoch
+from kernelfarm.cache.epoch_calls import INVALIDATIONS_COUNTER, Epoch
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.signing import Manifest
@@ -47,6 +47,12 @@ class EpochTable:
         The time does not depend on the number of entries. It is safe to repeat.
         """
         return await self._scripts.run(epoch_calls.invalidate(self._redis_keys, tags))
+
+    async def invalidations(self) -> int:
+        """The number of invalidations since the server started with an empty store."""
+        with translated_errors():
+            counted = await self._client.hget(self._redis_keys.stats, INVALIDATIONS_COUNTER)
+        return int(counted or 0)
 
     async def is_current(self, manifests: Iterable[Manifest]) -> bool:
         """True if no dependency of the manifests was invalidated since they were made."""

@@ -45,6 +45,8 @@ def usage(
             typer.echo(f"  {holds} of {limit or 'unlimited'} {what}")
     when = response.counted_time.ToJsonString() if response.HasField("counted_time") else "never"
     typer.echo(f"counted {when}: {response.blobs} blobs, {response.blob_bytes} bytes")
+    if not response.tenant:
+        typer.echo(f"invalidations {response.invalidations}")
     for space, name in zip(response.spaces, ("programs", "kernels", "traces"), strict=True):
         held = f"{space.entries} entries, {space.variants} variants, {space.bytes} bytes"
         typer.echo(f"{name}: {held}")

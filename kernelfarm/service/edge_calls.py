@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +9,6 @@ from typing import Any, TypeAlias
 
 import grpc
 from grpc.aio import AbortError, ServicerContext
-from structlog.contextvars import bind_contextvars, get_contextvars
 
 from kernelfarm import spans
 from kernelfarm.errors import (
@@ -23,25 +20,22 @@ from kernelfarm.errors import (
     bounded,
     error_facts,
 )
+from kernelfarm.service.call_names import CallNames, bind_call_names, current_request_id
+from kernelfarm.service.call_statistics import CallStatistics
 from kernelfarm.service.collector import Collector
 from kernelfarm.service.inbound.bodies import Inbound, InboundLimits, RequestBody
 from kernelfarm.service.inbound.connections import Connections
 from kernelfarm.service.inbound.unauthenticated import UnauthenticatedCalls
 from kernelfarm.service.infrastructure import wrap_infrastructure
-from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.service.malformed import Parse, parser_of
+from kernelfarm.service.malformed import Parse, has_request_id, parser_of
 from kernelfarm.service.metrics.declarations import CALL_SECONDS
-from kernelfarm.service.metrics.durations import CallDurations
-from kernelfarm.service.refuse import REQUEST_ID_HEADER, end_with
+from kernelfarm.service.refuse import end_with
 from kernelfarm.service.settings import DEFAULT_MAX_MESSAGE_BYTES
 from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tenants.authentication import Metadata
 from kernelfarm.service.tenants.identity import Identity, bind_identity
 from kernelfarm.service.tracebacks import clear_tracebacks
-
-# Ids appear in logs and trailers, so any id but a short plain word is replaced.
-_PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
 _INFRASTRUCTURE = "/grpc."
 
@@ -66,15 +60,14 @@ class EdgeRegistrar:
         self,
         server: grpc.aio.Server,
         access: AccessControl | None = None,
-        call_log: CallLog | None = None,
+        statistics: CallStatistics | None = None,
         limits: InboundLimits | None = None,
         connections: Connections | None = None,
     ) -> None:
         limits = limits or InboundLimits(DEFAULT_MAX_MESSAGE_BYTES, _HELD_BYTES, _HELD_BYTES)
         self._edge = Edge(
             access,
-            call_log or CallLog(),
-            CallDurations(CALL_SECONDS),
+            statistics or CallStatistics(CALL_SECONDS),
             Inbound(limits),
             UnauthenticatedCalls(limits),
             connections or Connections(_CONNECTIONS),
@@ -82,9 +75,9 @@ class EdgeRegistrar:
         )
         self._server = server
 
-    def record_metrics(self) -> None:
-        """Records what happened since the last time in this process's metrics."""
-        self._edge.durations.flush()
+    def record(self) -> None:
+        """Records what happened since the last time in this process's metrics, and in its log."""
+        self._edge.statistics.flush()
         self._edge.inbound.record_metrics()
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
@@ -116,23 +109,33 @@ class Edge:
     """
 
     access: AccessControl | None
-    call_log: CallLog
-    durations: CallDurations
+    statistics: CallStatistics
     inbound: Inbound
     unauthenticated: UnauthenticatedCalls
     connections: Connections
     collector: Collector
 
 
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """A method of a server; `states_id` is True if its requests have a field `request_id`."""
+
+    name: str
+    edge: Edge
+    parse: Parse
+    states_id: bool
+
+
 def _wrap(handler: Handler, method: str, edge: Edge) -> Handler:
     if handler.request_streaming:
         raise InternalError(f"{method} streams requests; expected a method with one request")
-    parse = parser_of(handler.request_deserializer)
+    states_id = has_request_id(handler.request_deserializer)
+    called = _Method(method, edge, parser_of(handler.request_deserializer), states_id)
     serialize = _unless_serialized(handler.response_serializer or bytes)
     if handler.response_streaming:
-        stream = _streaming(handler.unary_stream, method, edge, parse)
+        stream = _streaming(handler.unary_stream, called)
         return grpc.stream_stream_rpc_method_handler(stream, None, serialize)
-    unary = _unary(handler.unary_unary, method, edge, parse)
+    unary = _unary(handler.unary_unary, called)
     return grpc.stream_unary_rpc_method_handler(unary, None, serialize)
 
 
@@ -145,12 +148,12 @@ def _unless_serialized(serialize: Callable[[Any], bytes]) -> Callable[[Any], byt
     return serialize_message
 
 
-def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
+def _unary(behavior: Any, method: _Method) -> Any:
     async def serve(_: Any, context: ServicerContext[Any, Any]) -> Any:
-        call = _Call(edge, method, context)
+        call = _Call(method, context)
         try:
             # Without a variable for the request, the frames of an error do not keep it in memory.
-            response = await behavior(await call.request(parse), context)
+            response = await behavior(await call.request(), context)
         except BaseException as error:
             if not call.end_with(error):
                 raise
@@ -161,11 +164,11 @@ def _unary(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
     return serve
 
 
-def _streaming(behavior: Any, method: str, edge: Edge, parse: Parse) -> Any:
+def _streaming(behavior: Any, method: _Method) -> Any:
     async def serve(_: Any, context: ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        call = _Call(edge, method, context)
+        call = _Call(method, context)
         try:
-            responses = behavior(await call.request(parse), context)
+            responses = behavior(await call.request(), context)
             try:
                 async for response in responses:
                     yield response
@@ -187,32 +190,33 @@ class _Call:
     """
 
     __slots__ = (
+        "_begun_at",
         "_body",
         "_context",
         "_edge",
         "_identity",
-        "_is_bound",
         "_metadata",
         "_method",
+        "_names",
         "_peer",
         "_span",
         "_started_s",
     )
 
-    def __init__(self, edge: Edge, method: str, context: ServicerContext[Any, Any]) -> None:
+    def __init__(self, method: _Method, context: ServicerContext[Any, Any]) -> None:
         self._started_s = time.monotonic()
-        self._edge = edge
-        edge.collector.count()
+        self._edge = method.edge
+        method.edge.collector.count()
         self._method = method
         self._context = context
         self._metadata: Metadata = tuple(context.invocation_metadata() or ())
         self._identity: Identity | None = None
         self._body: RequestBody | None = None
-        self._is_bound = False
-        self._peer = ""
+        self._names: CallNames | None = None
+        self._peer = self._begun_at = ""
         self._span: spans.CallSpan | None = None
 
-    async def request(self, parse: Parse) -> Any:
+    async def request(self) -> Any:
         """Identifies the caller, then receives its message.
 
         Raises:
@@ -222,18 +226,31 @@ class _Call:
         """
         edge, context, sender = self._edge, self._context, ""
         if edge.access is not None:
-            self._identity = identity = edge.access.identify(self._method, self._metadata, context)
+            self._identity = identity = edge.access.identify(
+                self._method.name, self._metadata, self
+            )
             bind_identity(identity)
             sender = identity.tenant
             if not identity.roles:
                 self._body = await edge.unauthenticated.take(context)
         if self._body is None:
-            self._peer = context.peer()
-            edge.connections.begin(self._peer, sender)
+            self._begun_at = self.peer()
+            edge.connections.begin(self._begun_at, sender)
             self._body = await edge.inbound.take(sender, context.read)
-        request = parse(self._body.pop())
-        self._bind(_plain_id(getattr(request, "request_id", "")))
+        method = self._method
+        request = method.parse(self._body.pop())
+        self._bind(request.request_id if method.states_id else "")
         return request
+
+    def peer(self) -> str:
+        """The caller's address, which gRPC would find again for each call of its `peer`."""
+        if not self._peer:
+            self._peer = self._context.peer()
+        return self._peer
+
+    def auth_context(self) -> Any:
+        """What the connection's certificates say about the caller."""
+        return self._context.auth_context()
 
     def end(self, status: str) -> None:
         """Ends a call that succeeded."""
@@ -244,7 +261,7 @@ class _Call:
         """Ends the call with an error; False if the error must be raised again."""
         self._release()
         try:
-            if not self._is_bound:
+            if self._names is None:
                 self._bind("")
             if isinstance(error, Exception) and not isinstance(error, AbortError):
                 self._translate(error)
@@ -253,40 +270,30 @@ class _Call:
             self._log_end(_status_of(error))
         return False
 
-    def _bind(self, request_id: str) -> None:
-        """Adds the call's names to its log lines; each call runs in a task with its own context."""
-        self._is_bound = True
-        names = {"request_id": request_id or self._header_id(), "method": self._method}
+    def _bind(self, request_id: object) -> None:
+        """Gives the call its names, and begins its span."""
+        more = {}
         if spans.is_on():
             elapsed_s = time.monotonic() - self._started_s
-            self._span = spans.CallSpan(self._method, self._metadata, elapsed_s)
-            names["trace_id"] = self._span.trace_id
+            self._span = spans.CallSpan(self._method.name, self._metadata, elapsed_s)
+            more["trace_id"] = self._span.trace_id
         identity = self._identity
         if identity is not None and identity.credential:
-            names["tenant"], names["credential"] = identity.tenant, identity.credential
-        bind_contextvars(**names)
-
-    def _header_id(self) -> str:
-        """The id in the call's headers, or a new one, which is unique but not secret."""
-        for key, value in self._metadata:
-            if key == REQUEST_ID_HEADER:
-                if request_id := _plain_id(value):
-                    return request_id
-                break
-        return f"{random.getrandbits(128):032x}"
+            more["tenant"], more["credential"] = identity.tenant, identity.credential
+        self._names = CallNames(self._method.name, request_id, self._metadata, more)
+        bind_call_names(self._names)
 
     def _release(self) -> None:
         if self._body is not None:
             self._body.release()
-        if self._peer:
-            self._edge.connections.end(self._peer)
+        if self._begun_at:
+            self._edge.connections.end(self._begun_at)
 
     def _log_end(self, status: str) -> None:
-        edge, elapsed_s = self._edge, time.monotonic() - self._started_s
-        edge.durations.add(self._method, status, elapsed_s)
         if self._span is not None:
             self._span.end(status)
-        edge.call_log.done(self._method, status, elapsed_s)
+        elapsed_s = time.monotonic() - self._started_s
+        self._edge.statistics.add(self._method.name, status, elapsed_s)
 
     def _translate(self, error: Exception) -> None:
         facts = error_facts(error)
@@ -305,12 +312,6 @@ def _is_costly(error: CallerError) -> bool:
     return not error.was_cached and not isinstance(error, NotFoundError)
 
 
-def _plain_id(candidate: object) -> str:
-    """The caller's id if it is a plain word, else an empty text."""
-    is_plain = isinstance(candidate, str) and candidate and _PLAIN_ID.fullmatch(candidate)
-    return str(candidate) if is_plain else ""
-
-
 def _status_of(error: BaseException) -> str:
     if isinstance(error, AbortError):
         return "ABORTED"
@@ -325,8 +326,3 @@ def _log_failure(error: Exception, facts: ErrorFacts) -> None:
         get_logger().warning("call_unavailable", reason=facts.reason, message=facts.message)
     else:
         get_logger().error("call_failed", message=bounded(str(error)), exc_info=error)
-
-
-def current_request_id() -> str:
-    """The request id of the call that this task serves; empty outside of a call."""
-    return str(get_contextvars().get("request_id", ""))

@@ -12,6 +12,12 @@ from kernelfarm.errors import MalformedMessageError
 Parse = Callable[[bytes], Any]
 
 
+def has_request_id(parse: Parse | None) -> bool:
+    """True if the messages that `parse` returns have a field `request_id`."""
+    descriptor = _descriptor_of(parse)
+    return descriptor is not None and "request_id" in descriptor.fields_by_name
+
+
 def parser_of(parse: Parse | None) -> Parse:
     """A function that parses a request's bytes with `parse`; without `parse` they stay bytes.
 
@@ -19,9 +25,7 @@ def parser_of(parse: Parse | None) -> Parse:
     """
     if parse is None:
         return bytes
-    # Generated parsers are bound to their message class, which knows its full name.
-    descriptor = getattr(getattr(parse, "__self__", None), "DESCRIPTOR", None)
-    expected = getattr(descriptor, "full_name", "protobuf")
+    expected = getattr(_descriptor_of(parse), "full_name", "protobuf")
     message_of = parse
 
     def parse_request(data: bytes) -> Any:
@@ -34,3 +38,8 @@ def parser_of(parse: Parse | None) -> Parse:
             ) from None
 
     return parse_request
+
+
+def _descriptor_of(parse: Parse | None) -> Any:
+    """The descriptor of a parser's message; generated parsers are bound to its class."""
+    return getattr(getattr(parse, "__self__", None), "DESCRIPTOR", None)

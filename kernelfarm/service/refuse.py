@@ -7,9 +7,8 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 from kernelfarm.errors import ErrorFacts
+from kernelfarm.service.call_names import REQUEST_ID_HEADER
 from kernelfarm.wire.status import DETAILS_TRAILER, status_code, status_details
-
-REQUEST_ID_HEADER = "x-request-id"
 
 
 def end_with(

@@ -15,13 +15,14 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import UnavailableError
+from kernelfarm.service.call_statistics import CallStatistics
 from kernelfarm.service.collector import collect_rarely
 from kernelfarm.service.edge_calls import EdgeRegistrar
 from kernelfarm.service.inbound.connections import Connections
 from kernelfarm.service.inbound.server_limits import inbound_limits, max_connections, server_options
-from kernelfarm.service.logs.call_log import CallLog
 from kernelfarm.service.logs.limits import limit
 from kernelfarm.service.logs.logger import get_logger
+from kernelfarm.service.metrics.declarations import CALL_SECONDS
 from kernelfarm.service.settings import ServiceSettings
 from kernelfarm.service.tenants.access import AccessControl
 from kernelfarm.service.tls import ServerTls
@@ -61,7 +62,6 @@ class RunningServer:
     addresses: tuple[str, ...]
     server: grpc.aio.Server
     health: HealthServicer
-    call_log: CallLog
     watching: asyncio.Task[None]
     recording: asyncio.Task[None]
 
@@ -77,7 +77,6 @@ class RunningServer:
         await self.server.stop(grace_s)
         self.watching.cancel()
         await end_task(self.recording)
-        self.call_log.flush()
         limit.report_dropped()
         get_logger().info("stopped")
 
@@ -98,10 +97,10 @@ async def start_server(
     """
     opened = [Listener(listeners)] if isinstance(listeners, str) else listeners
     options = server_options(settings, is_shared=any(listener.is_shared for listener in opened))
-    call_log = CallLog(logs_each=settings.log_level == "debug")
+    statistics = CallStatistics(CALL_SECONDS, logs_each=settings.log_level == "debug")
     connections = Connections(max_connections(settings))
     server = grpc.aio.server(options=options)
-    edge = EdgeRegistrar(server, access, call_log, inbound_limits(settings, access), connections)
+    edge = EdgeRegistrar(server, access, statistics, inbound_limits(settings, access), connections)
     health = HealthServicer()
     names = [registration.service_name for registration in registrations]
     for registration in registrations:
@@ -121,8 +120,8 @@ async def start_server(
         )
     connections.listen(addresses)
     watching = asyncio.create_task(connections.run())
-    recording = asyncio.create_task(_record_metrics(edge))
-    return RunningServer(addresses, server, health, call_log, watching, recording)
+    recording = asyncio.create_task(_record(edge))
+    return RunningServer(addresses, server, health, watching, recording)
 
 
 async def serve(
@@ -154,14 +153,14 @@ async def serve(
     await running.drain(settings.drain_grace_s)
 
 
-async def _record_metrics(edge: EdgeRegistrar) -> None:
-    """Records metrics once a second, and when it is cancelled."""
+async def _record(edge: EdgeRegistrar) -> None:
+    """Records metrics and quick calls once a second, and when it is cancelled."""
     try:
         while True:
             await asyncio.sleep(_RECORD_EVERY_S)
-            edge.record_metrics()
+            edge.record()
     finally:
-        edge.record_metrics()
+        edge.record()
 
 
 def _bind(server: grpc.aio.Server, listener: Listener) -> str:

@@ -461,6 +461,7 @@ class GetUsageResponse(_message.Message):
     MAX_BYTES_FIELD_NUMBER: _builtins.int
     MAX_ENTRIES_FIELD_NUMBER: _builtins.int
     MAX_COMPILES_FIELD_NUMBER: _builtins.int
+    INVALIDATIONS_FIELD_NUMBER: _builtins.int
     blobs: _builtins.int
     """Number of stored blobs."""
     blob_bytes: _builtins.int
@@ -479,6 +480,8 @@ class GetUsageResponse(_message.Message):
     """Limit of `held_entries`; 0: no limit."""
     max_compiles: _builtins.int
     """Limit of `compiles_in_flight`; 0: no limit."""
+    invalidations: _builtins.int
+    """Number of calls of Invalidate that changed the farm; 0 in the usage of a tenant."""
     @_builtins.property
     def counted_time(self) -> _timestamp_pb2.Timestamp:
         """Time of the last sweep, which counted; unset before the first one."""
@@ -501,10 +504,11 @@ class GetUsageResponse(_message.Message):
         max_bytes: _builtins.int = ...,
         max_entries: _builtins.int = ...,
         max_compiles: _builtins.int = ...,
+        invalidations: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["counted_time", b"counted_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blob_bytes", b"blob_bytes", "blobs", b"blobs", "compiles_in_flight", b"compiles_in_flight", "counted_time", b"counted_time", "held_bytes", b"held_bytes", "held_entries", b"held_entries", "max_bytes", b"max_bytes", "max_compiles", b"max_compiles", "max_entries", b"max_entries", "spaces", b"spaces", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blob_bytes", b"blob_bytes", "blobs", b"blobs", "compiles_in_flight", b"compiles_in_flight", "counted_time", b"counted_time", "held_bytes", b"held_bytes", "held_entries", b"held_entries", "invalidations", b"invalidations", "max_bytes", b"max_bytes", "max_compiles", b"max_compiles", "max_entries", b"max_entries", "spaces", b"spaces", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -16,14 +16,42 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.wire.status import error_from_rpc
 from tests.support.farm import TIMEOUT_S, Farm, running_farm, wait_until
 from tests.support.otlp_endpoint import OtlpEndpoint, ReceivedSpan, otlp_endpoint
+from tests.support.source_code import ROOT
 
-pytestmark = pytest.mark.slow  # a farm of its own
+pytestmark = pytest.mark.slow  # a farm of its own, with a worker for each vendor
 
 CLIENT = """
 import torch
 import kernelfarm.client.torch_backend
 model = torch.compile(lambda a: torch.softmax(a * 3.0 + 0.5, -1).sum(0), backend="kernelfarm")
 model(torch.ones(4, 40))
+"""
+
+SWAP = """
+import time
+import torch
+from kernelfarm.client import counters
+model = torch.compile(lambda a: torch.tanh(a - 0.25).sum(0), backend="kernelfarm", mode="swap")
+ends_s = time.monotonic() + 60
+while not counters.snapshot().get("runner.programs_replaced"):
+    assert time.monotonic() < ends_s, "the program did not arrive"
+    model(torch.ones(4, 40))
+    time.sleep(0.02)
+"""
+
+WARMED = """
+import torch
+def small():
+    model = torch.nn.Sequential(torch.nn.Linear(40, 8), torch.nn.Softmax(-1))
+    return model.eval(), (torch.ones(4, 40),)
+"""
+
+MANIFEST = """
+format: 1
+targets: ["cpu:x86-64-v3", "cuda:sm_90a", "rocm:gfx942", "ascend:910b"]
+models:
+  - name: small
+    entry: warmed:small
 """
 
 FORK = """
@@ -58,8 +86,24 @@ PARENTS = {
     "publish kernel": "job",
     "publish": "build program",
     "ReadBlobs": "compile graph",
+    "stage: llir": "compile",
+    "stage: llir_opt": "compile",
+    "stage: asm": "compile",
+    "stage: object": "compile",
+    "stage: so": "compile",
 }
 """Each stage of a compilation, and the span that it belongs to."""
+
+STAGES = {
+    "worker-cpu": ["llir", "llir_opt", "asm", "object", "so"],
+    "worker-cuda": ["triton", "parse", "ttir", "ttgir", "llir", "ptx", "cubin"],
+    "worker-rocm": ["triton", "parse", "ttir", "ttgir", "llir", "amdgcn", "hsaco"],
+    "worker-ascend": ["triton", "parse", "ttir", "linalg", "kernel.o"],
+}
+"""The stages of each vendor's compilations, in their order."""
+
+CLOCKS_DIFFER_NS = 10_000_000
+"""Spans begin and end by the clock of the day, which may be adjusted meanwhile."""
 
 SERVICES = {
     "compile graph": "client",
@@ -78,7 +122,8 @@ def endpoint() -> Iterator[OtlpEndpoint]:
 
 @pytest.fixture(scope="module")
 def farm(endpoint: OtlpEndpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
-    with running_farm(tmp_path_factory.mktemp("farm"), "cpu", **endpoint.environment) as started:
+    vendors = "cpu,cuda,rocm,ascend"
+    with running_farm(tmp_path_factory.mktemp("farm"), vendors, **endpoint.environment) as started:
         yield started
 
 
@@ -111,8 +156,78 @@ def test_one_trace_has_every_stage_under_its_parent(
     assert roots == ["compile graph"]
     trace_id = trace()[0].trace_id
     for process in ("frontend", "codegen", "optimizer", "worker-cpu-0"):
-        lines = [json.loads(line) for line in farm.log(process).splitlines()]
+        records = (line for line in farm.log(process).splitlines() if line.startswith("{"))
+        lines = [json.loads(line) for line in records]
         assert any(line.get("trace_id") == trace_id for line in lines), process
+
+
+def test_a_program_that_is_swapped_in_belongs_to_the_trace_of_its_graph(
+    farm: Farm, endpoint: OtlpEndpoint, tmp_path: Path
+) -> None:
+    environment = {
+        **os.environ,
+        **endpoint.environment,
+        "KERNELFARM_ENDPOINT": farm.endpoint,
+        "KERNELFARM_DISK_CACHE_DIR": str(tmp_path),
+    }
+    before = {span.trace_id for span in endpoint.spans()}
+    subprocess.run([sys.executable, "-c", SWAP], env=environment, check=True, timeout=TIMEOUT_S)
+
+    def of_client() -> dict[str, ReceivedSpan]:
+        found = (s for s in endpoint.spans() if s.trace_id not in before and s.service == "client")
+        return {span.name: span for span in found}
+
+    wait_until(lambda: {"compile graph", "swap in", "Compile"} <= of_client().keys(), 30, "spans")
+    found = of_client()
+    assert not found["compile graph"].parent_id
+    assert found["swap in"].parent_id == found["compile graph"].span_id
+    assert found["Compile"].parent_id == found["swap in"].span_id
+
+
+def test_a_warmed_graph_has_one_trace_with_the_stages_of_every_vendor(
+    farm: Farm, endpoint: OtlpEndpoint, tmp_path: Path
+) -> None:
+    (tmp_path / "warmed.py").write_text(WARMED)
+    (tmp_path / "m.yaml").write_text(MANIFEST)
+    environment = {
+        **os.environ,
+        **endpoint.environment,
+        "KERNELFARM_ENDPOINT": farm.endpoint,
+        "PYTHONPATH": f"{tmp_path}:{ROOT}",
+    }
+    command = [sys.executable, "-m", "kernelfarm.cli", "warm", "m.yaml"]
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=TIMEOUT_S)
+
+    def trace() -> list[ReceivedSpan]:
+        spans = endpoint.spans()
+        ids = {span.trace_id for span in spans if span.name == "capture case"}
+        return [span for span in spans if span.trace_id in ids]
+
+    expected = {(vendor, f"stage: {name}") for vendor in STAGES for name in STAGES[vendor]}
+    wait_until(lambda: expected <= {(s.service, s.name) for s in trace()}, 30, "every stage")
+    by_id = {span.span_id: span for span in trace()}
+    assert [span.name for span in by_id.values() if not span.parent_id] == ["capture case"]
+    for span in by_id.values():
+        if span.name == "Compile":
+            assert by_id[by_id[span.parent_id].parent_id].name == "capture case"
+        if span.name.startswith("stage: "):
+            compilation = by_id[span.parent_id]
+            assert (compilation.name, compilation.service) == ("compile", span.service)
+            assert compilation.began_ns - CLOCKS_DIFFER_NS <= span.began_ns <= span.ended_ns
+            assert span.ended_ns <= compilation.ended_ns + CLOCKS_DIFFER_NS
+    for vendor, names in STAGES.items():
+        assert stages_of_one_compilation(by_id, vendor) == names
+
+
+def stages_of_one_compilation(spans: dict[str, ReceivedSpan], vendor: str) -> list[str]:
+    """The different stages of a worker's first compilation, in the order of their beginnings."""
+    first = min(
+        (s for s in spans.values() if (s.service, s.name) == (vendor, "compile")),
+        key=lambda span: span.began_ns,
+    )
+    own = [s for s in spans.values() if s.parent_id == first.span_id]
+    names = [s.name.removeprefix("stage: ") for s in sorted(own, key=lambda s: s.began_ns)]
+    return list(dict.fromkeys(names))
 
 
 def test_a_forked_client_exports_its_spans_too(

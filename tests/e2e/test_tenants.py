@@ -230,6 +230,7 @@ def test_the_command_line_shows_usage_and_limits(
     command = ("usage", "--endpoint", tenant_farm.farm.endpoint)
     shown = run_command(*command)
     assert "tenant acme, now:" in shown and "of unlimited bytes" in shown
+    assert "invalidations" not in shown
     with pytest.raises(OtherTenantError):
         run_command(*command, "--tenant", "beta")
     monkeypatch.setenv("KERNELFARM_ADMIN_TOKEN", tenant_farm.tokens["acme", Role.ADMINISTRATOR])

@@ -54,7 +54,6 @@ def client_counters() -> set[str]:
 def farm_counters() -> set[str]:
     """The counters that the farm keeps in Redis."""
     found = {name for path, name in _constants() if not path.startswith(_CLIENT)}
-    found.add("invalidations")  # an argument of invalidate.lua
     for path, call in _calls():
         if _function(call) == "count" and call.args and not path.startswith(_CLIENT):
             found.update(name for name in _texts(call.args[0]) if _FARM_COUNTER.fullmatch(name))

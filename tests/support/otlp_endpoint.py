@@ -16,7 +16,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as ser
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it was exported; ids are hex, and the parent of a root is empty."""
+    """A span as it was exported; ids are hex, and the parent of a root is empty.
+
+    Times are in nanoseconds since 1970.
+    """
 
     service: str
     name: str
@@ -25,6 +28,8 @@ class ReceivedSpan:
     parent_id: str
     attributes: dict[str, str]
     is_error: bool
+    began_ns: int
+    ended_ns: int
 
 
 @dataclass
@@ -66,6 +71,8 @@ def _received(request: api.ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
                     span.parent_span_id.hex(),
                     {f.key: f.value.string_value for f in span.attributes},
                     is_error=span.status.code == span.status.STATUS_CODE_ERROR,
+                    began_ns=span.start_time_unix_nano,
+                    ended_ns=span.end_time_unix_nano,
                 )
 
 

@@ -16,6 +16,7 @@ from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
+from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_index_variants
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.backends.triton_toolchain import (
@@ -102,15 +103,18 @@ def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKe
             f"kernel {kernel.name} does not fit the {chip.size_bytes} bytes of"
             f" {target.name}'s unified buffer at any tiling"
         )
-    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
+    with stage("triton"):
+        source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
-    linalg = lower_to_linalg(kernel.name, ttir)
+    with stage("linalg"):
+        linalg = lower_to_linalg(kernel.name, ttir)
     launch = _launch_facts(kernel, chip, tiling)
     compiler = find_bishengir()
-    if compiler is not None:
-        binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
-    else:
-        binary = _stub(linalg, launch)
+    with stage(BINARY_STAGE):
+        if compiler is not None:
+            binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
+        else:
+            binary = _stub(linalg, launch)
     return BuiltKernel(
         binary_stage=BINARY_STAGE,
         stages=_stages(kernel, source, ttir, linalg, binary),

@@ -9,6 +9,7 @@ from importlib import resources
 
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cpu import link, llvm_toolchain
+from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.llvm.kernel import emit_llvm
 from kernelfarm.errors import UnavailableError
@@ -63,9 +64,11 @@ class CpuBackend:
             UnavailableError: llvmlite or triton is missing.
         """
         code = llvm_toolchain.code_target(target)
-        llir = emit_llvm(kernel, code)
+        with stage("llir"):
+            llir = emit_llvm(kernel, code)
         compiled = llvm_toolchain.compile_module(llir, code)
-        library = link.link_shared(compiled.object)
+        with stage("so"):
+            library = link.link_shared(compiled.object)
         stages = (
             _text("kernel", print_kernel(kernel)),
             _text("llir", llir),

@@ -9,6 +9,7 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Any
 
+from codegen_svc.backends.stage_times import stage
 from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
@@ -90,20 +91,27 @@ def compile_module(llir: str, target: CodeTarget) -> CompiledModule:
     machine = _machine(target.triple, target.cpu, target.features)
     if "\0" in llir:  # LLVM reads a C string and would silently drop the rest
         raise InternalError("the CPU emitter wrote LLVM IR with a NUL in it")
-    try:
-        module = llvm.parse_assembly(llir)
-    except RuntimeError as error:
-        raise InternalError(f"the CPU emitter wrote invalid LLVM IR: {error}") from error
-    _optimize(llvm, machine, module)
-    llir_opt = str(module)
+    with stage("llir_opt"):
+        module = _parsed(llvm, llir)
+        _optimize(llvm, machine, module)
+        llir_opt = str(module)
     # Code generation changes the module that it reads, so a second run over it gives different
     # code. The object is therefore made from the assembly or, without an assembler, from the
     # printed IR.
-    asm = machine.emit_assembly(module)
-    if has_assembler(target.triple):
-        return CompiledModule(llir_opt, asm, _assemble(llvm, machine, asm, target))
-    again = llvm.parse_assembly(llir_opt)
-    return CompiledModule(llir_opt, asm, machine.emit_object(again))
+    with stage("asm"):
+        asm = machine.emit_assembly(module)
+    with stage("object"):
+        if has_assembler(target.triple):
+            return CompiledModule(llir_opt, asm, _assemble(llvm, machine, asm, target))
+        again = llvm.parse_assembly(llir_opt)
+        return CompiledModule(llir_opt, asm, machine.emit_object(again))
+
+
+def _parsed(llvm: Any, llir: str) -> Any:
+    try:
+        return llvm.parse_assembly(llir)
+    except RuntimeError as error:
+        raise InternalError(f"the CPU emitter wrote invalid LLVM IR: {error}") from error
 
 
 def _optimize(llvm: Any, machine: Any, module: Any) -> None:

@@ -21,8 +21,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from kernelfarm import spans
 from kernelfarm.client import counters
 from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S
 from kernelfarm.client.process.exit import run_in_background
@@ -82,7 +84,9 @@ class GraphRunner:
             is_fetching = self._fetching is not None and self._fetching.is_alive()
             if is_fetching or time.monotonic() < self._retry_after_s:
                 return
-            self._fetching = run_in_background(self._fetch_in_background, "kernelfarm-swap")
+            # A thread has no present span; its trace is that of the call which needs the program.
+            fetch = partial(self._fetch_in_background, spans.traceparent())
+            self._fetching = run_in_background(fetch, "kernelfarm-swap")
 
     def _next(self) -> PlanRunner | None:
         """The program for a call that has no valid one; None if the call must run eager."""
@@ -113,11 +117,12 @@ class GraphRunner:
         if error is not None:
             warn_eager(error, self._settings)
 
-    def _fetch_in_background(self) -> None:
+    def _fetch_in_background(self, parent: str) -> None:
         # In any case, calls must not start another fetch at once.
         self._retry_after_s = time.monotonic() + PAUSE_AFTER_FAILURE_S
         try:
-            self._current = self._find()
+            with spans.span("swap in", parent):
+                self._current = self._find()
         except KernelfarmError as error:
             self._failed(error)
         else:

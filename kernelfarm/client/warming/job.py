@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kernelfarm import spans
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.warming.capture_case import capture_case, capture_identity
@@ -99,7 +100,9 @@ class WarmingJob:
         case, targets = work.case, self.manifest.targets_of(work.case.model)
         options = _options(self.manifest.options_of(case.model))
         try:
-            found = self._capture(work, options)
+            with spans.span("capture case", model=case.model.name):
+                parent = spans.traceparent()
+                found = self._capture(work, options)
         except CaptureFailedError as error:
             work.error, work.futures = str(error), []
             self.events.failed(case, len(targets), str(error))
@@ -107,7 +110,10 @@ class WarmingJob:
         is_last = work.captures_made >= _MOST_CAPTURES
         work.futures = [
             executor.submit(
-                self._warm, case, GraphRequest(graph, targets, options, case.model.tag), is_last
+                self._warm,
+                case,
+                GraphRequest(graph, targets, options, case.model.tag, parent),
+                is_last,
             )
             for graph in found.graphs
         ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from kernelfarm import spans
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.client import FarmClient, WarmUp
 from kernelfarm.client.farm.compile_options import CompileOptions
@@ -40,12 +41,16 @@ class StaleCaptureError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GraphRequest:
-    """A captured graph, and what to ask the farm for; `model` is `id@revision` or empty."""
+    """A captured graph, and what to ask the farm for; `model` is `id@revision` or empty.
+
+    `traceparent` names the span that its requests belong to; it may be empty.
+    """
 
     captured: CapturedCaseGraph
     targets: tuple[str, ...]
     options: CompileOptions
     model: str
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,8 @@ class GraphWarmer:
         """
         message = graph_pb2.Graph.FromString(request.captured.graph)
         programs = _Programs(self, request, graph_from_proto(message))
-        return programs.warm(on_target)
+        with spans.span("warm graph", request.traceparent):
+            return programs.warm(on_target)
 
 
 class _Programs:

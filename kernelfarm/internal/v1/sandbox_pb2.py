@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kernelfarm.v1 import artifact_pb2 as kernelfarm_dot_v1_dot_artifact__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$kernelfarm/internal/v1/sandbox.proto\x12\x16kernelfarm.internal.v1\x1a\x1ckernelfarm/v1/artifact.proto\"\x87\x01\n\x0e\x43ompileOutcome\x12*\n\tartifacts\x18\x01 \x03(\x0b\x32\x17.kernelfarm.v1.Artifact\x12\x10\n\x08\x63ontents\x18\x02 \x03(\x0c\x12\x37\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32&.kernelfarm.internal.v1.CompileFailure\"1\n\x0e\x43ompileFailure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$kernelfarm/internal/v1/sandbox.proto\x12\x16kernelfarm.internal.v1\x1a\x1ckernelfarm/v1/artifact.proto\"\xb9\x01\n\x0e\x43ompileOutcome\x12*\n\tartifacts\x18\x01 \x03(\x0b\x32\x17.kernelfarm.v1.Artifact\x12\x10\n\x08\x63ontents\x18\x02 \x03(\x0c\x12\x37\n\x07\x66\x61ilure\x18\x03 \x01(\x0b\x32&.kernelfarm.internal.v1.CompileFailure\x12\x30\n\x05times\x18\x04 \x03(\x0b\x32!.kernelfarm.internal.v1.StageTime\"=\n\tStageTime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08\x62\x65gan_ns\x18\x02 \x01(\x03\x12\x10\n\x08\x65nded_ns\x18\x03 \x01(\x03\"1\n\x0e\x43ompileFailure\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,7 +33,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kernelfarm.internal.v1.sand
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_COMPILEOUTCOME']._serialized_start=95
-  _globals['_COMPILEOUTCOME']._serialized_end=230
-  _globals['_COMPILEFAILURE']._serialized_start=232
-  _globals['_COMPILEFAILURE']._serialized_end=281
+  _globals['_COMPILEOUTCOME']._serialized_end=280
+  _globals['_STAGETIME']._serialized_start=282
+  _globals['_STAGETIME']._serialized_end=343
+  _globals['_COMPILEFAILURE']._serialized_start=345
+  _globals['_COMPILEFAILURE']._serialized_end=394
 # @@protoc_insertion_point(module_scope)

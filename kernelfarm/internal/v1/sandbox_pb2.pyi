@@ -28,6 +28,7 @@ class CompileOutcome(_message.Message):
     ARTIFACTS_FIELD_NUMBER: _builtins.int
     CONTENTS_FIELD_NUMBER: _builtins.int
     FAILURE_FIELD_NUMBER: _builtins.int
+    TIMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def artifacts(self) -> _containers.RepeatedCompositeFieldContainer[_artifact_pb2.Artifact]:
         """The variants of the kernel, the most specific one first, the general one last. Their keys are
@@ -42,20 +43,57 @@ class CompileOutcome(_message.Message):
     def failure(self) -> Global___CompileFailure:
         """The reason for no artifacts; unset if there are artifacts."""
 
+    @_builtins.property
+    def times(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageTime]:
+        """The times of the stages that ran, in the order of their ends; empty if the backend reports
+        none. At most 256.
+        """
+
     def __init__(
         self,
         *,
         artifacts: _abc.Iterable[_artifact_pb2.Artifact] | None = ...,
         contents: _abc.Iterable[_builtins.bytes] | None = ...,
         failure: Global___CompileFailure | None = ...,
+        times: _abc.Iterable[Global___StageTime] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["failure", b"failure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "contents", b"contents", "failure", b"failure"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["artifacts", b"artifacts", "contents", b"contents", "failure", b"failure", "times", b"times"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompileOutcome: _TypeAlias = CompileOutcome  # noqa: Y015
+
+@_typing.final
+class StageTime(_message.Message):
+    """The time of one stage, for traces."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    BEGAN_NS_FIELD_NUMBER: _builtins.int
+    ENDED_NS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The stage's name, such as `ptx`; never empty."""
+    began_ns: _builtins.int
+    """The beginning, in nanoseconds of the host's monotonic clock."""
+    ended_ns: _builtins.int
+    """The end, in nanoseconds of the host's monotonic clock; not before the beginning."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        began_ns: _builtins.int = ...,
+        ended_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_ns", b"began_ns", "ended_ns", b"ended_ns", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageTime: _TypeAlias = StageTime  # noqa: Y015
 
 @_typing.final
 class CompileFailure(_message.Message):

@@ -97,7 +97,8 @@ class Inbound:
         if not isinstance(data, bytes):
             raise NoMessageError("the call ended without a message; expected one message")
         size_bytes = len(data)
-        self._byte_rate.charge_body(sender, size_bytes, loop.time())
+        if size_bytes > self._limits.byte_rate.small_bytes:  # a cache hit has a small body
+            self._byte_rate.charge_body(sender, size_bytes, loop.time())
         try:
             self._hold(sender, size_bytes)
         except FarmFullError:

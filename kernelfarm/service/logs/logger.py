@@ -12,6 +12,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from kernelfarm.service.call_names import add_call_names
 from kernelfarm.service.logs.limits import LibraryLimit, bound_fields, limit
 from kernelfarm.service.logs.lossy_stream import LossyStream
 from kernelfarm.service.settings import ServiceSettings
@@ -26,6 +27,7 @@ def configure_logs(settings: ServiceSettings, service: str) -> None:
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_call_names,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         add_service,

@@ -10,7 +10,7 @@ import pytest
 
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.worker.build_kernel import build_kernel, toolchain_of
+from codegen_svc.worker.build_kernel import BuildResult, build_kernel, toolchain_of
 from kernelfarm.errors import InternalError, MalformedMessageError, VerificationError
 from kernelfarm.ir.artifact import (
     BuiltKernel,
@@ -61,11 +61,15 @@ def built(guard: tuple[GuardAtom, ...] = (), binary_stage: str = "so") -> BuiltK
     return BuiltKernel(binary_stage, stages, LaunchFacts("f"), guard)
 
 
-def run(*variants: BuiltKernel) -> list[artifact_pb2.Artifact]:
+def result_of(backend: FixedBackend, cost_s: float = 0.25) -> BuildResult:
     kernel = kernel_from_proto(fresh_kernel("fixed"))
-    ticks = iter((10.0, 10.25))
+    ticks = iter((10.0, 10.0 + cost_s))
+    return build_kernel(backend, kernel, target_facts(TARGET), KEY, lambda: next(ticks))
+
+
+def run(*variants: BuiltKernel) -> list[artifact_pb2.Artifact]:
     backend = FixedBackend(variants)
-    result = build_kernel(backend, kernel, target_facts(TARGET), KEY, lambda: next(ticks))
+    result = result_of(backend)
     assert set(result.blobs.values()) == {b"define", LIBRARY}
     for variant in result.variants:
         assert {blob.sha256 for blob in variant.blobs} == set(result.blobs)
@@ -83,6 +87,15 @@ def test_artifacts_state_key_target_toolchain_and_cost() -> None:
 
 def test_equal_builds_are_equal_bytes() -> None:
     assert run(built())[0].SerializeToString() == run(built())[0].SerializeToString()
+
+
+def test_the_cost_of_a_build_is_in_no_blob_tag_or_guard() -> None:
+    backend = FixedBackend((built(GUARD), built()))
+    quick, slow = result_of(backend, 0.25), result_of(backend, 8.0)
+    assert [variant.cost_ms for variant in slow.variants] == [8000.0, 8000.0]
+    assert quick.blobs == slow.blobs
+    for one, other in zip(quick.variants, slow.variants, strict=True):
+        assert (one.blobs, one.tags, one.guard) == (other.blobs, other.tags, other.guard)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -218,7 +219,9 @@ def test_a_miss_is_explained_by_the_tag_that_was_invalidated(farm: Farm, admin: 
 
 def test_usage_has_what_a_sweep_counted_and_hits_by_tier(farm: Farm, admin: CacheAdmin) -> None:
     compiled(farm, request_of(408, "swept@1"))
+    invalidations = admin.usage().invalidations
     admin.invalidate(["model:swept@1"])
+    assert admin.usage().invalidations == invalidations + 1
     swept = admin.sweep()
     assert swept.dead_variants >= 1 and swept.entries > swept.dead_variants
     wait_until(
@@ -268,4 +271,6 @@ def test_operators_do_all_of_this_from_the_command_line(farm: Farm) -> None:
     assert "is not found: epoch" in explained and "model:shown@1" in explained
     assert "stale variants" in run_command("sweep", *at)
     assert "no similar entry exists" in run_command("explain-miss", "0" * 64, *at)
-    assert "published" in run_command("usage", *at)
+    usage = run_command("usage", *at)
+    assert "published" in usage
+    assert re.search(r"^invalidations [1-9]", usage, re.MULTILINE)

@@ -89,6 +89,9 @@ def test_a_program_is_signed_again_for_this_farm(
     sent = request_of(manifest, content, b"first", b"second")
     assert admin.import_program(sent).outcome == api.IMPORT_OUTCOME_STORED
     assert admin.import_program(sent).outcome == api.IMPORT_OUTCOME_PRESENT
+    slower = origin.signer.sign(replace(manifest, cost_ms=manifest.cost_ms + 1))
+    again = admin.import_program(request_of(slower, content, b"first", b"second"))
+    assert again.outcome == api.IMPORT_OUTCOME_PRESENT  # the cost makes no other program
     with stub_of(farm.endpoint) as stub:
         request = compile_service_pb2.LookupRequest(key=manifest.key, wants_signed=True)
         found = stub.Lookup(request).program.signed

@@ -193,6 +193,23 @@ async def test_a_different_result_of_one_toolchain_is_refused_while_the_first_is
     assert await publish(b"one", MODEL) is PublishStatus.OK  # dead for this publisher
 
 
+async def test_results_that_differ_only_in_their_cost_are_equal(cache: KernelCache) -> None:
+    await cache.put_blobs({hashlib.sha256(b"binary").digest(): b"binary"})
+    for cost_ms in (12.5, 800.0):
+        stamp = (await cache.lookup(KEY, is_counted=False)).stamp
+        variant = UnsignedVariant(
+            b"cost %f" % cost_ms,  # artifacts state it too
+            (blob_ref(b"binary"),),
+            tags=(GELU, "toolchain:cpu@0123"),
+            cost_ms=cost_ms,
+        )
+        lease = await leased(cache, KEY, stamp)
+        assert await cache.publish(lease, [variant]) is PublishStatus.OK
+    (found,) = (await cache.lookup(KEY)).variants
+    assert found.manifest.cost_ms == 800.0
+    assert "nondeterministic" not in await cache.stats()
+
+
 async def test_variants_with_equal_guards_are_our_bug(cache: KernelCache) -> None:
     with pytest.raises(InternalError, match="equal guards"):
         await cache.publish(await leased(cache), [UnsignedVariant(b"a"), UnsignedVariant(b"b")])
