@@ -40,7 +40,7 @@ class WorkerProcess:
     def __init__(self, settings: WorkerSettings, queue: str, heartbeat_file: Path) -> None:
         self.settings = settings
         self._worker_file = heartbeat_file
-        self._heartbeat = HeartbeatFile(process_file(heartbeat_file, os.getpid()))
+        self._heartbeat: HeartbeatFile | None = None
         self._has_reported = False
         self._has_job = False
         self.queue = queue
@@ -111,6 +111,9 @@ class WorkerProcess:
     def _begin(self) -> None:
         self._own_report = self._prepared()
         gc.freeze()  # imported objects stay: no full collection during a job
+        # Not before: until its first heartbeat this process is starting. On a busy machine that
+        # takes longer than a process may be silent afterwards; Celery limits it.
+        self._heartbeat = HeartbeatFile(process_file(self._worker_file, os.getpid()))
         for work in (self._beat, self._report):
             thread = threading.Thread(target=work, daemon=True)
             thread.start()
@@ -150,6 +153,8 @@ class WorkerProcess:
         return WorkerReport(self._name, self.queue, toolchain, is_runnable)
 
     def _write_heartbeat(self) -> None:
+        if self._heartbeat is None:
+            return
         # Busy comes first: a worker whose processes are busy polls for no job and must not count as
         # stuck.
         ready = IDLE if self._has_reported and self._can_compile() else WARM

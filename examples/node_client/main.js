@@ -4,7 +4,7 @@ import { mkdir, readFile, writeFile } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { parseArgs } from "node:util";
-import { Farm } from "./farm.js";
+import { Farm, NOT_FOUND } from "./farm.js";
 
 const { values } = parseArgs({
   options: {
@@ -24,14 +24,23 @@ try {
   const { farmVersion, targets } = await farm.capabilities();
   console.log(`farm ${farmVersion}: ${targets.length} targets`);
   const graph = JSON.parse(await readFile(values.graph, "utf8"));
-  const programs = await farm.compile(graph, values.target, ({ stage, target }) =>
-    console.log(`stage ${stage} ${target}`));
-  for (const program of programs) await save(program);
+  try {
+    await compileAndSave(graph);
+  } catch (error) {
+    if (error.code !== NOT_FOUND) throw error;
+    await compileAndSave(graph); // the cache dropped a binary after Compile, which makes it again
+  }
 } catch (error) {
   console.error(`error: ${error.details ?? error.message}`);
   process.exitCode = 1;
 } finally {
   farm.close();
+}
+
+async function compileAndSave(graph) {
+  const programs = await farm.compile(graph, values.target, ({ stage, target }) =>
+    console.log(`stage ${stage} ${target}`));
+  for (const program of programs) await save(program);
 }
 
 async function save({ key, target, artifacts, outcome }) {

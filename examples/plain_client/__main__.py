@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from examples.plain_client.compiled import compile_graph, read_graph
+from examples.plain_client.repeat import open_channel
 from examples.plain_client.run import Array, run
 from kernelfarm.signing.key_files import read_keyring
 
@@ -20,9 +21,8 @@ def main() -> None:
     """Runs the example."""
     arguments = _parser().parse_args()
     keyring = read_keyring(arguments.keys)
-    compiled = compile_graph(
-        arguments.endpoint, read_graph(arguments.graph), arguments.target, keyring
-    )
+    with open_channel(arguments.endpoint) as channel:
+        compiled = compile_graph(channel, read_graph(arguments.graph), arguments.target, keyring)
     print(f"program {compiled.program.key.hex()} for {compiled.program.target}")
     random = np.random.default_rng(0)
     a, b = (random.normal(size=(64, 128)).astype(np.float32) for _ in range(2))
@@ -42,7 +42,9 @@ def expected(a: Array, b: Array) -> Array:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--endpoint", default="127.0.0.1:50051", help="the farm's HOST:PORT")
+    parser.add_argument(
+        "--endpoint", default="127.0.0.1:50051", help="HOST:PORT or dns:///NAME:PORT"
+    )
     parser.add_argument("--keys", type=Path, required=True, help="the farm's public.json")
     parser.add_argument("--graph", type=Path, default=GRAPH, help="a graph saved as JSON")
     parser.add_argument("--target", default=_TARGETS[platform.machine()], help="a CPU target")

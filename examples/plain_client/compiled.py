@@ -16,14 +16,13 @@ from pathlib import Path
 import grpc
 from google.protobuf import json_format
 
+from examples.plain_client.repeat import repeated
+from kernelfarm.errors import NotFoundError
 from kernelfarm.signing import CacheAddress, Keyring, Space, check_content, check_manifest
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import graph_pb2
 from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire.manifest import manifest_from_proto
-
-_MAX_RESPONSE_BYTES = 64 * 1024 * 1024
-_OPTIONS = [("grpc.max_receive_message_length", _MAX_RESPONSE_BYTES)]
 
 
 @dataclass(frozen=True)
@@ -40,28 +39,35 @@ def read_graph(path: Path) -> graph_pb2.Graph:
 
 
 def compile_graph(
-    endpoint: str, graph: graph_pb2.Graph, target: str, keyring: Keyring, timeout_s: float = 120.0
+    channel: grpc.Channel,
+    graph: graph_pb2.Graph,
+    target: str,
+    keyring: Keyring,
+    timeout_s: float = 120.0,
 ) -> Compiled:
     """The program of a graph, compiled by the farm or found in its cache.
+
+    `timeout_s` bounds all calls and repetitions after the first call.
 
     Raises:
         grpc.RpcError: the farm does not answer, or refuses the graph; `details()` says why.
         IntegrityError: a signature or digest is wrong; nothing of the response may be used.
     """
-    with grpc.insecure_channel(endpoint, options=_OPTIONS) as channel:
-        stub = CompileServiceStub(channel)
-        namespace = stub.GetCapabilities(api.GetCapabilitiesRequest(), timeout=timeout_s).namespace
-        request = api.CompileRequest(
-            request_id=uuid.uuid4().hex, graph=graph, targets=[target], wants_signed=True
-        )
-        (answer,) = (
-            event.program
-            for event in stub.Compile(request, timeout=timeout_s)
-            if event.WhichOneof("event") == "program"
-        )
+    stub = CompileServiceStub(channel)
+    asked = api.GetCapabilitiesRequest()
+    namespace = repeated(lambda s: stub.GetCapabilities(asked, timeout=s), timeout_s).namespace
+    request = api.CompileRequest(
+        request_id=uuid.uuid4().hex, graph=graph, targets=[target], wants_signed=True
+    )
+
+    def attempt(left_s: float) -> Compiled:
+        events = list(stub.Compile(request, timeout=left_s))
+        (answer,) = (event.program for event in events if event.WhichOneof("event") == "program")
         program = _verified(answer, namespace, keyring)
-        binaries = _read_blobs(stub, program, timeout_s)
-    return Compiled(program, binaries)
+        return Compiled(program, _read_blobs(stub, program, left_s))
+
+    # NOT_FOUND: the cache dropped a binary after the call of Compile. The next one makes it again.
+    return repeated(attempt, timeout_s, also=NotFoundError)
 
 
 def _verified(answer: api.ProgramResult, namespace: str, keyring: Keyring) -> api.ProgramResult:

@@ -38,8 +38,13 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
         int, typer.Option(min=0, help="Worker processes of the CPU queue; 0 means one per core.")
     ] = 0,
     frontends: Annotated[
-        int, typer.Option(min=1, help="Processes of the public service, all on one port.")
-    ] = 1,
+        int,
+        typer.Option(
+            min=0,
+            help="Processes of the public service, all on one port; 0 means"
+            " KERNELFARM_FRONTEND_PROCESSES, or one.",
+        ),
+    ] = 0,
     data_dir: Annotated[
         Path | None, typer.Option(help="The folder for logs and the status file farm.json.")
     ] = None,

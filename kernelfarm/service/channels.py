@@ -37,6 +37,9 @@ def channel_options(keepalive_ms: int = 20_000) -> list[tuple[str, int | str]]:
 _BETWEEN_SERVICES_MS = 8_000
 """The keepalive of services is shorter than that of clients, because a caller waits for each."""
 
+_LISTS_REPLICAS = ("dns:", "ipv4:", "ipv6:")
+"""The beginning of an endpoint that names several replicas of a frontend."""
+
 _TO_REPLICAS: list[tuple[str, int | str]] = [
     # Calls go to all addresses of a name, for example to all pods of a headless Service.
     ("grpc.lb_policy_name", "round_robin"),
@@ -69,12 +72,16 @@ def open_blocking_channel(
 ) -> grpc.Channel:
     """A blocking channel that adds the token, if one is given, to its calls.
 
+    If the address is an explicit list (`dns:///NAME:PORT`), calls are balanced among its replicas.
+    With a plain address they share one connection, which the server may close while it is idle.
+
     Raises:
         CallerError: the token would be sent unencrypted to another machine, and not `may_be_clear`;
             or a file of `tls` cannot be read.
     """
+    options = [*channel_options(), *(_TO_REPLICAS if address.startswith(_LISTS_REPLICAS) else ())]
     if tls is not None:
-        options = [*channel_options(), *tls.options()]
+        options = [*options, *tls.options()]
         channel = grpc.secure_channel(address, tls.credentials(), options=options)
     elif token and not may_be_clear and not address.startswith(_LOCAL):
         raise CallerError(
@@ -83,7 +90,7 @@ def open_blocking_channel(
             " is trusted"
         )
     else:
-        channel = grpc.insecure_channel(address, options=channel_options())
+        channel = grpc.insecure_channel(address, options=options)
     if spans.is_on():
         channel = grpc.intercept_channel(channel, _Traced())
     return grpc.intercept_channel(channel, _Bearer(token)) if token else channel

@@ -114,6 +114,9 @@ def _environment(config: FarmConfig) -> tuple[tuple[str, str], ...]:
     """The settings by which the services find each other."""
     return (
         ("KERNELFARM_FRONTEND_LISTEN", config.endpoint),
+        # Our own environment may say how many frontends the farm has. Each of them is one process:
+        # otherwise it would start gateways, and would not answer at the address of its probe.
+        ("KERNELFARM_FRONTEND_PROCESSES", "1"),
         ("KERNELFARM_OPTIMIZER_LISTEN", config.optimizer_address),
         ("KERNELFARM_OPTIMIZER_ADDRESS", config.optimizer_address),
         ("KERNELFARM_CODEGEN_LISTEN", config.codegen_address),

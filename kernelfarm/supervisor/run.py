@@ -42,7 +42,7 @@ class FarmOptions:
     cpu_workers: int
     data_dir: Path | None
     follow: bool
-    frontends: int = 1
+    frontends: int = 0
     tenants_file: Path | None = None
     has_metrics: bool = False
 
@@ -67,7 +67,7 @@ def run_farm(options: FarmOptions) -> None:
             run_dir=run_dir,
             vendors=vendors,
             cpu_workers=options.cpu_workers or default_cpu_workers(),
-            frontends=options.frontends,
+            frontends=options.frontends or settings.frontend_processes,
             jobs_each=default_jobs_each(),
             broker_url=settings.broker_url,
             cache_url=settings.cache_url,

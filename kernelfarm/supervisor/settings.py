@@ -17,6 +17,8 @@ class SupervisorSettings(BaseSettings):
 
     frontend_listen: str = "127.0.0.1:50051"
     """The public address of the farm, HOST:PORT; port 0 means any free port."""
+    frontend_processes: int = Field(default=1, gt=0)
+    """Number of frontends that share the public address; `--frontends` overrides it."""
     data_dir: Path = Path("~/.local/state/kernelfarm")
     """The folder of the farm's keys, logs and status file."""
     broker_url: str | None = None

@@ -128,7 +128,15 @@ def measure(attack: Attack, seconds: float, idle_seconds: float, folder: Path) -
         return Result(
             attack=attack.name,
             fault=attack.fault,
-            rows=tuple(_row(kind, idle[kind], during[kind]) for kind in KINDS),
+            rows=tuple(
+                row_of(
+                    kind,
+                    idle[kind],
+                    during[kind],
+                    MAX_HIT_RATIO if kind in HIT_KINDS else MAX_NEW_RATIO,
+                )
+                for kind in KINDS
+            ),
             attacker_calls=reported.calls,
             attacker_cpu_s=reported.cpu_s,
             rss_before_bytes=before,
@@ -164,7 +172,8 @@ def _attacking(attacked: Attacked, attack: Attack, seconds: float) -> Iterator[_
         process.wait()
 
 
-def _row(kind: str, idle: Waits, during: Waits) -> Row:
+def row_of(kind: str, idle: Waits, during: Waits, limit: float) -> Row:
+    """The latencies of one kind of call, with a limit for the ratio of the 99th percentiles."""
     return Row(
         kind=kind,
         idle_calls=len(idle.seconds),
@@ -174,5 +183,5 @@ def _row(kind: str, idle: Waits, during: Waits) -> Row:
         p50_s=during.median(),
         p99_s=during.percentile(99),
         failures=dict(during.failures),
-        limit=MAX_HIT_RATIO if kind in HIT_KINDS else MAX_NEW_RATIO,
+        limit=limit,
     )

@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -66,18 +66,18 @@ class Victim:
             self._key = compiled(stub, self._hit, 120.0).key
             compiled(stub, _request(CUDA), 120.0)
 
-    def measure(self, seconds: float) -> dict[str, Waits]:
-        """Sends calls of every kind for some time; returns up to `LIMIT_S` later if a call hangs.
+    def measure(self, seconds: float, kinds: Sequence[str] = KINDS) -> dict[str, Waits]:
+        """Sends calls of these kinds for some time; returns up to `LIMIT_S` later if a call hangs.
 
         A call that does not even end at its deadline is reported as `NO_ANSWER`.
         """
-        waits = {kind: Waits() for kind in KINDS}
+        waits = {kind: Waits() for kind in kinds}
         ends_s = time.monotonic() + seconds
         threads = {
             kind: threading.Thread(
                 target=self._repeat, args=(kind, waits[kind], ends_s), daemon=True
             )
-            for kind in KINDS
+            for kind in kinds
         }
         for thread in threads.values():
             thread.start()
