@@ -16,7 +16,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as ser
 
 @dataclass(frozen=True)
 class ReceivedSpan:
-    """A span as it was exported; ids are hex, and the parent of a root is empty."""
+    """A span as it was exported; ids are hex, and the parent of a root is empty.
+
+    `began_s` and `ended_s` are seconds of the wall clock.
+    """
 
     service: str
     name: str
@@ -25,6 +28,8 @@ class ReceivedSpan:
     parent_id: str
     attributes: dict[str, str]
     is_error: bool
+    began_s: float
+    ended_s: float
 
 
 @dataclass
@@ -66,6 +71,8 @@ def _received(request: api.ExportTraceServiceRequest) -> Iterator[ReceivedSpan]:
                     span.parent_span_id.hex(),
                     {f.key: f.value.string_value for f in span.attributes},
                     is_error=span.status.code == span.status.STATUS_CODE_ERROR,
+                    began_s=span.start_time_unix_nano / 1e9,
+                    ended_s=span.end_time_unix_nano / 1e9,
                 )
 
 
