@@ -64,7 +64,7 @@ def measure_rates(
         more = list(islice(kernels, _WARM_UP_KERNELS * processes))
         count = max(processes, round(rounds.seconds * len(more) / pool.seconds(more)))
         arms = {
-            "pool": _Arm(pool.seconds, lambda: {"pool": _seconds_of(pool.pids())}),
+            "pool": _Arm(pool.seconds, lambda: {"pool": _seconds_of(pool.pids(), with_ended=True)}),
             "farm": _Arm(farm.seconds, lambda: _farm_seconds(farm)),
         }
         for number in range(rounds.count):
@@ -138,8 +138,8 @@ def _farm_seconds(farm: BareFarm) -> dict[str, float]:
     return found
 
 
-def _seconds_of(pids: Sequence[int]) -> float:
-    return sum(_seconds(psutil.Process(pid), with_ended=False) for pid in pids)
+def _seconds_of(pids: Sequence[int], *, with_ended: bool = False) -> float:
+    return sum(_seconds(psutil.Process(pid), with_ended=with_ended) for pid in pids)
 
 
 def _seconds(process: psutil.Process, *, with_ended: bool) -> float:
