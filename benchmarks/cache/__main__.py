@@ -13,15 +13,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 from collections.abc import Iterator
-from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.cache.graphs import time_graphs
 from benchmarks.cache.hits import ECHO, MEMORY, STORE, Row, table, time_hits
 from benchmarks.cache.invalidation import time_invalidation
 from benchmarks.cache.shared_port import time_shared_port
+from benchmarks.machine import machine
 from tests.support.gateways import Bench, publish, running_store
 
 CONTENT_BYTES = (4 * 1024, 64 * 1024)
@@ -69,18 +68,6 @@ def others(
         yield "Hits of clients that send their graph", graphs
     if "invalidation" in options.tables:
         yield "Invalidation", asyncio.run(time_invalidation(bench, options.entries))
-
-
-def machine() -> str:
-    """The machine and versions of the measurement."""
-    models = [
-        line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return (
-        f"{os.cpu_count()} cores of {models[0].partition(':')[2].strip()},"
-        f" Python {platform.python_version()}, grpcio {version('grpcio')},"
-        f" load average {os.getloadavg()[0]:.1f} before the benchmark"
-    )
 
 
 def is_within_bars(rows: list[Row]) -> Iterator[bool]:

@@ -44,6 +44,7 @@ def find_backend(vendor: str) -> Backend:
     return backend
 
 
+@lru_cache(maxsize=32)  # each kernel asks, and finding plug-ins reads every package's metadata
 def is_in_tree(vendor: str) -> bool:
     """True for a vendor of this package, False for an installed plug-in."""
     return vendor in _folders() and vendor not in _plugins()

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.soak.run import soak, unexpected_statuses
-from tests.soak.samples import MIB, Growth
+from tests.support.memory_samples import MIB, Growth
 
 
 def table(growths: list[Growth]) -> Iterator[str]:

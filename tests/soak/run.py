@@ -12,8 +12,8 @@ import psutil
 
 from kernelfarm.cache.embedded import ServerRole
 from tests.soak.load import REPORT_EVERY
-from tests.soak.samples import MIB, Growth, Sample, growth_of, take_samples
 from tests.support.attacked_farm import Attacked, Credential, attacked_farm
+from tests.support.memory_samples import MIB, Growth, Sample, growth_of, take_samples
 from tests.support.redis_of_process import client_of, socket_of
 
 EXPECTED = frozenset({"OK", "UNAUTHENTICATED", "INVALID_ARGUMENT"})

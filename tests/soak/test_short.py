@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.soak.run import soak, unexpected_statuses
-from tests.soak.samples import MIB, Sample, growth_of, take_samples
 from tests.support.farm import Farm
+from tests.support.memory_samples import MIB, Sample, growth_of, take_samples
 
 REQUESTS = 3_000
 MOST_GROWTH_BYTES = 10 * MIB

@@ -78,11 +78,11 @@ class CodegenFarm:
         return process
 
     def start_worker(
-        self, concurrency: int = 1, name: str = "worker", **settings: str
+        self, concurrency: int = 1, name: str = "worker", queue: str = "echo", **settings: str
     ) -> subprocess.Popen[bytes]:
         """A worker whose processes are all ready for jobs."""
         expected = self.log(name).count(b"worker_ready") + concurrency
-        flags = ("--queue", "echo", "--concurrency", str(concurrency))
+        flags = ("--queue", queue, "--concurrency", str(concurrency))
         worker = self.start("codegen_svc.worker", *flags, name=name, **settings)
         is_ready = lambda: self.log(name).count(b"worker_ready") >= expected  # noqa: E731
         await_true(is_ready, self.log, name, worker)

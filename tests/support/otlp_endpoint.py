@@ -31,6 +31,16 @@ class ReceivedSpan:
     began_ns: int
     ended_ns: int
 
+    @property
+    def began_s(self) -> float:
+        """Its beginning in seconds since 1970."""
+        return self.began_ns / 1e9
+
+    @property
+    def ended_s(self) -> float:
+        """Its end in seconds since 1970."""
+        return self.ended_ns / 1e9
+
 
 @dataclass
 class OtlpEndpoint(services.TraceServiceServicer):

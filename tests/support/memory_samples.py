@@ -24,7 +24,7 @@ MOST_NEW_HANDLES = 5.0
 
 @dataclass(frozen=True)
 class Sample:
-    """One supervised process with its descendants, after `requests` requests.
+    """Some processes, such as one with its descendants, after `requests` requests.
 
     `uss_bytes` is private memory: it does not change when processes that share pages end.
     """
@@ -61,10 +61,10 @@ class Growth:
 def take_samples(farm: Farm, requests: int) -> list[Sample]:
     """One sample for each supervised process with its descendants, and one for the supervisor."""
     children = farm.status()["children"]
-    found = [_sample("supervisor", requests, [farm.process.pid])]
+    found = [sample_of("supervisor", requests, [farm.process.pid])]
     for name, child in sorted(children.items()):
         if child["pid"]:
-            found.append(_sample(name, requests, [p.pid for p in process_tree(child["pid"])]))
+            found.append(sample_of(name, requests, [p.pid for p in process_tree(child["pid"])]))
     return found
 
 
@@ -100,7 +100,8 @@ def _slope(at: Sequence[float], values: Sequence[float]) -> float:
     return statistics.median(slopes) if slopes else 0.0
 
 
-def _sample(part: str, requests: int, pids: Sequence[int]) -> Sample:
+def sample_of(part: str, requests: int, pids: Sequence[int]) -> Sample:
+    """The sums over processes; those that have ended count nothing."""
     sums = [0, 0, 0, 0]
     for pid in pids:
         with contextlib.suppress(OSError, psutil.NoSuchProcess):  # the process has just ended
