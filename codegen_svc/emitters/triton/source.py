@@ -3,12 +3,14 @@
 In the persistent form, a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line. In
 the looped form, each level of reductions has a loop over the reduction points. A loop recomputes
 the varying values that it needs, accumulates its level's reductions, and makes the stores that
-depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK].
+depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK]. If it is
+divided into tiles, its last axis takes the place of a reduction axis, and a program has a part of
+it: [XBLOCK, RBLOCK].
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
@@ -56,7 +58,7 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
-    block = make_block(kernel, tiling, rules)
+    block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
     check_float8_is_storage(kernel, block.dtypes, rules.target)
     points = _point_lines(block)
     looped = bool(kernel.reduction) and not tiling.is_persistent
@@ -69,6 +71,11 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
     )
     return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel))
+
+
+def _as_rows(kernel: Kernel) -> Kernel:
+    """The kernel with its last outer axis as the second axis of blocks."""
+    return replace(kernel, outer=kernel.outer[:-1], reduction=kernel.outer[-1:])
 
 
 def _check_names(kernel: Kernel) -> None:
@@ -94,7 +101,7 @@ def _signature(
     constexprs = [("XBLOCK", tiling.xblock)]
     if block.x_size == "XBLOCK_SUB":
         constexprs.append(("XBLOCK_SUB", tiling.xsub))
-    if kernel.reduction:
+    if block.rank == 2:
         constexprs.append(("RBLOCK", tiling.rblock))
     signature = [
         (f"{p.name}_ptr", pointer_type(p.dtype, block.rules.target)) for p in kernel.params
@@ -105,7 +112,7 @@ def _signature(
 
 
 def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
-    form = "pointwise"
+    form = "tile" if tiling.is_tile else "pointwise"
     if kernel.reduction:
         form = "persistent reduction" if tiling.is_persistent else "looped reduction"
     axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
@@ -147,7 +154,14 @@ def _size_lines(block: Block) -> list[str]:
     if kernel.reduction and (block.r_mask or not block.tiling.is_persistent):
         lines.append(f"rnumel = {block.writer.raw_text(numel(kernel.reduction))}")
     program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
-    return [*lines, f"xoffset = {program} * XBLOCK"]
+    if not block.tiling.is_tile:
+        return [*lines, f"xoffset = {program} * XBLOCK"]
+    return [
+        *lines,
+        "rblocks = (rnumel + RBLOCK - 1) // RBLOCK",
+        f"xoffset = {program} // rblocks * XBLOCK",
+        f"roffset = {program} % rblocks * RBLOCK",
+    ]
 
 
 def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
@@ -157,15 +171,16 @@ def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
 
 
 def _point_lines(block: Block) -> list[str]:
-    """Lines for `xindex` with its mask and axes; also for `rindex` if a block holds whole rows."""
+    """Lines for `xindex` with its mask and axes; also for `rindex` if no loop runs over it."""
     column = "[:, None]" if block.rank == 2 else ""
     offset = "xoffset + xsub" if block.x_size == "XBLOCK_SUB" else "xoffset"
     lines = [f"xindex = {offset} + tl.arange(0, {block.x_size}){column}"]
     if block.x_mask:
         lines.append("xmask = xindex < xnumel")
     lines += _axis_lines(block, X_FLAT)
-    if block.kernel.reduction and block.tiling.is_persistent:
-        lines.append("rindex = tl.arange(0, RBLOCK)[None, :]")
+    if block.tiling.is_persistent or block.tiling.is_tile:
+        offset = "roffset + " if block.tiling.is_tile else ""
+        lines.append(f"rindex = {offset}tl.arange(0, RBLOCK)[None, :]")
         lines += _reduction_point_lines(block)
     return lines
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import Expr, ceil_div
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Axis,
@@ -25,6 +25,7 @@ from kernelfarm.ir.loop_ir import (
     varying_values,
 )
 from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, TritonFacts
+from kernelfarm.traffic import BlockForm, choose_block, reads_columns
 
 POINTWISE_ELEMS_PER_THREAD = 8
 """One 16-byte access of f16 or two of f32; on an H200 more did not help."""
@@ -57,7 +58,9 @@ class Tiling:
     """Block sizes of one kernel.
 
     A program computes `xblock` outer points, `xsub` at a time, and `rblock` reduction points at a
-    time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row.
+    time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row. If
+    `is_tile`, nothing is reduced: a program computes `rblock` points of the innermost outer axis
+    for each of `xblock` points of the other ones.
     """
 
     xblock: int
@@ -67,6 +70,7 @@ class Tiling:
     index_bits: int
     num_warps: int = 1
     num_stages: int = 1
+    is_tile: bool = False
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -100,9 +104,9 @@ def gpu_tiling(
     if sorts_rows(kernel):
         tiling = _sorting_tiling(kernel, target, index_bits)
     elif is_reduction(kernel):
-        tiling = _reduction(kernel, gpu, index_bits, width_limit)
+        tiling = _reduction(kernel, target, index_bits, width_limit)
     else:
-        tiling = _pointwise(kernel, gpu, index_bits)
+        tiling = _pointwise(kernel, target, index_bits)
     for _ in range(level):
         smaller = _shrunk(tiling, gpu)
         if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
@@ -122,7 +126,19 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
     return any(high is None or high > INDEX_LIMIT for _, high in map(bounds.interval, exprs))
 
 
-def _pointwise(kernel: Kernel, gpu: GpuFacts, index_bits: int) -> Tiling:
+def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
+    """The number of programs that compute all points."""
+    if not tiling.is_tile:
+        return ceil_div(numel(kernel.outer), tiling.xblock)
+    tiles = ceil_div(kernel.outer[-1].extent, tiling.rblock)
+    return ceil_div(numel(kernel.outer[:-1]), tiling.xblock) * tiles
+
+
+def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
+    gpu = target.section(GpuFacts)
+    choice = choose_block(kernel, target.memory)
+    if choice.form is BlockForm.TILE:
+        return _tile(kernel, gpu, index_bits, choice.side)
     points = static_numel(kernel.outer)
     xblock = _POINTWISE_BLOCK
     if points is not None:
@@ -131,9 +147,21 @@ def _pointwise(kernel: Kernel, gpu: GpuFacts, index_bits: int) -> Tiling:
     return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
 
 
-def _reduction(kernel: Kernel, gpu: GpuFacts, index_bits: int, width_limit: int | None) -> Tiling:
+def _tile(kernel: Kernel, gpu: GpuFacts, index_bits: int, side: int) -> Tiling:
+    """A square of the two innermost axes, smaller along an axis that is shorter."""
+    rows, columns = static_numel(kernel.outer[:-1]), static_numel(kernel.outer[-1:])
+    xblock = side if rows is None else min(side, next_power_of_2(rows))
+    rblock = side if columns is None else min(side, next_power_of_2(columns))
+    warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, gpu)
+    return Tiling(xblock, xblock, rblock, False, index_bits, warps, 1, is_tile=True)
+
+
+def _reduction(
+    kernel: Kernel, target: TargetFacts, index_bits: int, width_limit: int | None
+) -> Tiling:
+    gpu = target.section(GpuFacts)
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
-    if reads_columns(kernel):
+    if reads_columns(kernel, target.memory):
         return _column_tiling(rows, width, gpu, index_bits)
     widest = width if width is not None else width_limit
     most = gpu.max_persistent_elems
@@ -213,21 +241,6 @@ def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bit
     )
 
 
-def reads_columns(kernel: Kernel) -> bool:
-    """True if most varying accesses have stride 1 along the outer axis, not the reduction axis."""
-    if not kernel.outer or not kernel.reduction:
-        return False
-    outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
-    votes = 0
-    for number in varying_values(kernel):
-        statement = kernel.body[number]
-        if isinstance(statement, Load | Store):
-            along_outer = statement.index.coefficient_of(outer)
-            along_inner = statement.index.coefficient_of(inner)
-            votes += int(along_outer == 1 and along_inner != 1) - int(along_inner == 1)
-    return votes > 0
-
-
 def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
     limit = min(_MAX_WARPS, gpu.max_threads_per_block // gpu.warp_size)
     return max(1, min(limit, next_power_of_2(tile_elems // (gpu.warp_size * per_thread))))
@@ -241,9 +254,11 @@ def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
         return replace(tiling, num_warps=tiling.num_warps * 2)
-    if tiling.xblock > 1:
+    if tiling.xblock > 1 and not (tiling.is_tile and tiling.rblock > tiling.xblock):
         half = tiling.xblock // 2
         return replace(tiling, xblock=half, xsub=half)
+    if tiling.is_tile and tiling.rblock > 1:
+        return replace(tiling, rblock=tiling.rblock // 2)
     if tiling.rblock > 256:
         return replace(tiling, rblock=tiling.rblock // 2, is_persistent=False, num_stages=1)
     return None
