@@ -100,19 +100,24 @@ def block_choices(
 ) -> list[BlockChoice]:
     """The possible forms for an order of axes, the simplest first."""
     extents, points = accesses.extents, memory.block_points
-    simple = flat_block((*outer, *reduction), extents, points)
+
+    def choice(
+        form: BlockForm, block: dict[str, int], requests_along: tuple[str, ...]
+    ) -> BlockChoice:
+        found = moved(accesses, block, memory)
+        requests = request_cost_bytes(accesses, requests_along, memory)
+        return BlockChoice(form, replace(found, cost_bytes=max(found.cost_bytes, requests)))
+
+    axes = (*outer, *reduction)
     form = BlockForm.ROWS if reduction else BlockForm.FLAT
-    cost = moved(accesses, simple, memory)
-    if not reduction:
-        requests = request_cost_bytes(accesses, outer, memory)
-        cost = replace(cost, cost_bytes=max(cost.cost_bytes, requests))
-    choices = [BlockChoice(form, cost)]
+    choices = [choice(form, flat_block(axes, extents, points), axes)]
     side = tile_side(accesses, memory)
     if reduction and outer:
         block = flat_block(outer, extents, _COLUMNS)
         block |= flat_block(reduction, extents, points // _COLUMNS)
-        choices.append(BlockChoice(BlockForm.COLUMNS, moved(accesses, block, memory)))
+        choices.append(choice(BlockForm.COLUMNS, block, (*reduction, *outer)))
     elif can_tile and side:
+        # No requests are strided: elements change threads between load and store.
         block = {outer[-1]: min(side, extents[outer[-1]])}
         block |= flat_block(outer[:-1], extents, side)
         choices.append(BlockChoice(BlockForm.TILE, moved(accesses, block, memory), side))

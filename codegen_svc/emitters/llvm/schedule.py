@@ -296,7 +296,10 @@ def _lane_axis(kernel: Kernel, memory: MemoryFacts) -> Axis | None:
     if columns.is_better(rows) or rows.is_better(columns):
         return lane if columns.is_better(rows) else None
     # Both move as many bytes: a short window, for example. Vectors are along the better steps.
-    return lane if _unit_steps(kernel, lane) > _unit_steps(kernel, kernel.reduction[-1]) else None
+    loads = (s for n in varying_values(kernel) if isinstance(s := kernel.body[n], Load))
+    is_contiguous = any(_step_is_one(load, lane) for load in loads)
+    is_better = _unit_steps(kernel, lane) > _unit_steps(kernel, kernel.reduction[-1])
+    return lane if is_better and is_contiguous else None
 
 
 def _unit_steps(kernel: Kernel, axis: Axis) -> int:
@@ -304,9 +307,13 @@ def _unit_steps(kernel: Kernel, axis: Axis) -> int:
     score = 0
     for statement in kernel.body:
         if isinstance(statement, Load | Store) and axis.name in statement.index.symbols:
-            is_unit = statement.index.coefficient_of(axis.name) is ONE
-            score += (2 if isinstance(statement, Store) else 1) * (1 if is_unit else -1)
+            weight = 2 if isinstance(statement, Store) else 1
+            score += weight if _step_is_one(statement, axis) else -weight
     return score
+
+
+def _step_is_one(statement: Load | Store, axis: Axis) -> bool:
+    return statement.index.coefficient_of(axis.name) is ONE
 
 
 def _lane_block(lane: Axis | None, *, has_reduction: bool) -> int:
