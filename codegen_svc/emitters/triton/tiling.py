@@ -137,8 +137,8 @@ def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
 def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
     gpu = target.section(GpuFacts)
     choice = choose_block(kernel, target.memory)
-    if choice.form is BlockForm.TILE:
-        return _tile(kernel, gpu, index_bits, choice.side)
+    if choice.form is not BlockForm.FLAT:
+        return _tile(kernel, gpu, index_bits, choice.sides)
     points = static_numel(kernel.outer)
     xblock = _POINTWISE_BLOCK
     if points is not None:
@@ -147,11 +147,11 @@ def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
     return Tiling(xblock, xblock, 0, False, index_bits, warps, 1)
 
 
-def _tile(kernel: Kernel, gpu: GpuFacts, index_bits: int, side: int) -> Tiling:
-    """A square of the two innermost axes, smaller along an axis that is shorter."""
+def _tile(kernel: Kernel, gpu: GpuFacts, index_bits: int, sides: tuple[int, int]) -> Tiling:
+    """A rectangle of two axes, smaller along an axis that is shorter."""
     rows, columns = static_numel(kernel.outer[:-1]), static_numel(kernel.outer[-1:])
-    xblock = side if rows is None else min(side, next_power_of_2(rows))
-    rblock = side if columns is None else min(side, next_power_of_2(columns))
+    xblock = sides[0] if rows is None else min(sides[0], next_power_of_2(rows))
+    rblock = sides[1] if columns is None else min(sides[1], next_power_of_2(columns))
     warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, gpu)
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, 1, is_tile=True)
 

@@ -14,7 +14,12 @@ from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
 from tests.support.goldens import assert_golden_file
-from tests.support.traffic_kernels import CHANNELS_LAST, batch_norm_relu, transposing_add
+from tests.support.traffic_kernels import (
+    CHANNELS_LAST,
+    CONTIGUOUS,
+    batch_norm_relu,
+    transposing_add,
+)
 from tests.support.triton_cases import assert_same, expected, interpreter_case, random_buffers
 from tests.support.triton_interpreter import run_interpreted
 
@@ -109,10 +114,28 @@ def test_source_of_a_tile_equals_its_golden() -> None:
     assert_golden_file(text, Path(__file__).parent / "goldens" / "change_of_layout.py.txt")
 
 
-def test_loads_and_stores_of_a_tile_are_vectors() -> None:
+@pytest.mark.golden
+def test_source_of_strips_equals_its_golden() -> None:
+    kernel = batch_norm_relu()
+    tiling = gpu_tiling(kernel, TARGET, 32)
+    assert tiling is not None
+    assert (tiling.xblock, tiling.rblock) == (1, 1024)
+    text = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
+    assert_golden_file(text, Path(__file__).parent / "goldens" / "strips.py.txt")
+
+
+@pytest.mark.parametrize("read", [CHANNELS_LAST, CONTIGUOUS])
+def test_loads_and_stores_of_tiles_and_strips_are_vectors(read: str) -> None:
     """The load is contiguous along one side, the store along the other: 16 bytes each."""
-    built = CUDA.build(batch_norm_relu(CHANNELS_LAST), TARGET)[0]
+    built = CUDA.build(batch_norm_relu(read), TARGET)[0]
     ptx = next(s.content for s in built.stages if s.name == "ptx").decode()
     assert "ld.global.v4.b32" in ptx
     assert "st.global.v4.b32" in ptx
     assert dict(built.launch.extras)["form"] == "tile"
+    assert not built.launch.spills
+
+
+def test_a_channel_of_strips_is_loaded_once_for_a_row() -> None:
+    built = CUDA.build(batch_norm_relu(), TARGET)[0]
+    ptx = next(s.content for s in built.stages if s.name == "ptx").decode()
+    assert ptx.count("ld.global") == 1 + 4
