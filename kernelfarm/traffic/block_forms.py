@@ -8,7 +8,7 @@ from math import prod
 
 from kernelfarm.ir.loop_ir import Kernel, scattering_stores
 from kernelfarm.targets import MemoryFacts
-from kernelfarm.traffic.access_patterns import AccessPattern, KernelAccesses, kernel_accesses
+from kernelfarm.traffic.access_patterns import KernelAccesses, kernel_accesses
 from kernelfarm.traffic.model import Moved, flat_block, moved, request_cost_bytes
 
 MAX_TILE_SIDE = 64
@@ -139,8 +139,11 @@ def block_choices(
         choices.append(choice(BlockForm.COLUMNS, block, (*reduction, *outer)))
     elif can_tile:
         choices += _two_axes(accesses, outer, memory)
-        extra_bytes = _row_value_bytes(accesses, outer, memory)
-        choices = [c if c.form is BlockForm.STRIPS else c.with_extra(extra_bytes) for c in choices]
+        # Vectors may run along either side of a tile, so its price does not depend on their order.
+        inner = {BlockForm.FLAT: outer[-1:], BlockForm.TILE: outer[-2:], BlockForm.STRIPS: ()}
+        choices = [
+            c.with_extra(_row_value_bytes(accesses, outer, inner[c.form], memory)) for c in choices
+        ]
     return choices
 
 
@@ -160,17 +163,16 @@ def _two_axes(
     return found
 
 
-def _row_value_bytes(accesses: KernelAccesses, outer: tuple[str, ...], memory: MemoryFacts) -> int:
-    """What it costs that each point loads the values of its row again."""
+def _row_value_bytes(
+    accesses: KernelAccesses, outer: tuple[str, ...], inner: tuple[str, ...], memory: MemoryFacts
+) -> int:
+    """What it costs that points load values again which are equal along one of the inner axes."""
     if not memory.loads_each_point:
         return 0
     points = prod(accesses.extents[axis] for axis in outer)
-    values = sum(_is_row_value(p, outer[-1]) for p in accesses.patterns)
+    moving = [{axis for axis, _ in pattern.steps} for pattern in accesses.patterns]
+    values = sum(bool(axes) and not axes.issuperset(inner) for axes in moving)
     return values * points * _ROW_VALUE_BYTES // memory.request_points
-
-
-def _is_row_value(pattern: AccessPattern, last: str) -> bool:
-    return bool(pattern.steps) and all(axis != last for axis, _ in pattern.steps)
 
 
 def _strip(accesses: KernelAccesses, last: str, memory: MemoryFacts) -> int:
