@@ -1,7 +1,8 @@
 """The simulation of a fleet: seeded, and in agreement with what single flight and warming do."""
 
-from __future__ import itertools
+from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
