@@ -100,7 +100,7 @@ class ReplicatedFarm:
     def end(self, replica: Replica, timeout_s: float) -> tuple[int, float]:
         """The exit status after SIGTERM, and the seconds that the drain took.
 
-        The name server forgets the replica when it gets the signal, as Kubernetes forgets a pod.
+        The name server drops the replica when it gets the signal, as Kubernetes drops a pod.
 
         Raises:
             subprocess.TimeoutExpired: it does not end in time.
