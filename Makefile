@@ -78,7 +78,7 @@ servers: setup ## Run the tests of cache and farm with every server of the matri
 	done
 
 # As root, on Debian or Ubuntu; deploy/README.md states the conditions.
-images-test: setup ## Build all images, run the Helm chart's pods with podman, compile with them.
+images-test: setup ## Build all images, run the Helm chart's pods with podman, warm and serve with them.
 	$(BIN)/python -m tools.images_test
 
 lint: setup ## Check style, import contracts and protos.
