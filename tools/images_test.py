@@ -138,7 +138,8 @@ def _render(engine: Engine, values: Path, files: Path) -> str:
         (folder / name).chmod(0o440)
     _emptied(files / CLAIMS / CLAIM, group=_POD_GROUP)
     rendered = engine.run(
-        *(Path(sys.executable).with_name("helm"), "template", "kf", ROOT / "deploy/helm/kernelfarm", "-f", values),
+        *(Path(sys.executable).with_name("helm"), "template", "kf"),
+        *(ROOT / "deploy/helm/kernelfarm", "-f", values),
         *("--set", f"valkey.image={VALKEY}", "--set", "image.tag=images-test"),
         *("--set-json", f"workers={json.dumps([{'vendor': vendor} for vendor in vendors])}"),
         *("--set", f"signing.mode=required,farm.name={NAMESPACE}"),
