@@ -103,13 +103,15 @@ docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 	$(BIN)/python -m tools.settings_page > docs/settings.md
 
-bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache.
+bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache, a farm.
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.models --inductor
 	$(BIN)/python -m benchmarks.cache
+	$(BIN)/python -m benchmarks.farm
+	$(BIN)/python -m benchmarks.fleet
 
 clean: ## Remove the files that setup made.
 	rm -rf $(VENV) *.egg-info build dist
