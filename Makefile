@@ -78,7 +78,7 @@ servers: setup ## Run the tests of cache and farm with every server of the matri
 	done
 
 # As root, on Debian or Ubuntu; deploy/README.md states the conditions.
-images-test: setup ## Build all images, run the Helm chart's pods with podman, compile with them.
+images-test: setup ## Build all images, run the Helm chart's pods with podman, warm and serve with them.
 	$(BIN)/python -m tools.images_test
 
 lint: setup ## Check style, import contracts and protos.
@@ -103,13 +103,15 @@ docs: setup ## Generate the tables under docs/ from the code.
 	$(BIN)/python -m frontend_svc.operators > docs/operators.md
 	$(BIN)/python -m tools.settings_page > docs/settings.md
 
-bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache.
+bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache, a farm.
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.warm_start
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.models --inductor
 	$(BIN)/python -m benchmarks.cache
+	$(BIN)/python -m benchmarks.farm
+	$(BIN)/python -m benchmarks.fleet
 
 clean: ## Remove the files that setup made.
 	rm -rf $(VENV) *.egg-info build dist

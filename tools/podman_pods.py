@@ -1,8 +1,9 @@
-"""The pods of a rendered chart in a form that `podman play kube` runs: one Pod for each Deployment.
+"""The pods of a rendered chart in a form that `podman play kube` runs.
 
 podman has no Services, so each pod has a fixed address, and the names of Services are host aliases.
 It would publish the ports of containers on the host, so they are left out. It would share volumes
-of one name among pods, so their names begin with that of the pod.
+of one name among pods, so their names begin with that of the pod. Secrets, ConfigMaps and claims
+become folders of this machine: FILES/KIND/NAME.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ Document = dict[str, Any]
 # What others need starts first.
 _ORDER = ("cache", "broker", "optimizer", "codegen", "worker", "frontend")
 _FIRST_HOST = 10
+# Volumes by their kind: the field that has the name.
+_NAMED_BY = {"secret": "secretName", "configMap": "name", "persistentVolumeClaim": "claimName"}
+CLAIMS, CONFIG_MAPS, SECRETS = "persistentVolumeClaim", "configMap", "secret"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +45,13 @@ class FarmPod:
         return int(self.document["spec"].get("terminationGracePeriodSeconds", 30))
 
 
-def farm_pods(rendered: str, subnet: str) -> list[FarmPod]:
+def farm_pods(rendered: str, subnet: str, files: Path) -> list[FarmPod]:
     """The pods of all Deployments, in the order in which they start.
 
     `subnet` is the first three numbers of the pods' addresses.
     """
-    documents = [document for document in yaml.safe_load_all(rendered) if document]
     deployments = sorted(
-        (document for document in documents if document["kind"] == "Deployment"),
+        _of_kind(rendered, "Deployment"),
         key=lambda document: _ORDER.index(_component(document).partition("-")[0]),
     )
     hosts = {
@@ -56,17 +59,29 @@ def farm_pods(rendered: str, subnet: str) -> list[FarmPod]:
         for index, document in enumerate(deployments)
     }
     return [
-        _pod(d["metadata"]["name"], d["spec"]["template"], hosts[d["metadata"]["name"]], hosts)
-        for d in deployments
+        _pod(name, d["spec"]["template"], hosts[name], hosts, files)
+        for d, name in ((d, d["metadata"]["name"]) for d in deployments)
     ]
 
 
-def test_pod(rendered: str, pods: list[FarmPod], subnet: str) -> FarmPod:
-    """The pod of `helm test`."""
-    documents = (document for document in yaml.safe_load_all(rendered) if document)
-    (found,) = (document for document in documents if document["kind"] == "Pod")
+def clients_of(rendered: str, pods: list[FarmPod], subnet: str, files: Path) -> list[FarmPod]:
+    """The pod of `helm test`, and that of each Job."""
     hosts = {pod.name: pod.address for pod in pods}
-    return _pod(found["metadata"]["name"], found, f"{subnet}.{_FIRST_HOST + len(pods)}", hosts)
+    templates = [(d["metadata"]["name"], d) for d in _of_kind(rendered, "Pod")]
+    templates += [(d["metadata"]["name"], d["spec"]["template"]) for d in _of_kind(rendered, "Job")]
+    return [
+        _pod(name, template, f"{subnet}.{_FIRST_HOST + len(pods) + index}", hosts, files)
+        for index, (name, template) in enumerate(templates)
+    ]
+
+
+def write_config_maps(rendered: str, files: Path) -> None:
+    """Writes the ConfigMaps, one folder each."""
+    for document in _of_kind(rendered, "ConfigMap"):
+        folder = files / CONFIG_MAPS / document["metadata"]["name"]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in document["data"].items():
+            (folder / name).write_text(text)
 
 
 def probe_of(pod: FarmPod) -> list[str]:
@@ -90,11 +105,18 @@ def write_pod(pod: FarmPod, folder: Path) -> Path:
     return file
 
 
-def _pod(name: str, template: Document, address: str, hosts: dict[str, str]) -> FarmPod:
+def _of_kind(rendered: str, kind: str) -> list[Document]:
+    return [d for d in yaml.safe_load_all(rendered) if d and d["kind"] == kind]
+
+
+def _pod(
+    name: str, template: Document, address: str, hosts: dict[str, str], files: Path
+) -> FarmPod:
+    volumes = [_of_files(volume, files) for volume in template["spec"]["volumes"]]
     spec = {
         **template["spec"],
         "containers": [_container(name, container) for container in template["spec"]["containers"]],
-        "volumes": [_of_pod(name, volume) for volume in template["spec"]["volumes"]],
+        "volumes": [_of_pod(name, volume) for volume in volumes],
         "hostAliases": [{"ip": ip, "hostnames": [host]} for host, ip in hosts.items()],
     }
     labels = template["metadata"]["labels"]
@@ -105,6 +127,15 @@ def _pod(name: str, template: Document, address: str, hosts: dict[str, str]) -> 
         "spec": spec,
     }
     return FarmPod(name, _component(template), address, document)
+
+
+def _of_files(volume: Document, files: Path) -> Document:
+    """The volume, from a folder of this machine if it is a Secret, a ConfigMap or a claim."""
+    for kind, field in _NAMED_BY.items():
+        if kind in volume:
+            path = files / kind / volume[kind][field]
+            return {"name": volume["name"], "hostPath": {"path": str(path), "type": "Directory"}}
+    return volume
 
 
 def _container(pod: str, container: Document) -> Document:

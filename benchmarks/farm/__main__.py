@@ -1,7 +1,7 @@
 """The speed of a farm's edge and workers, beside the bare toolchain in one pool of processes.
 
     python -m benchmarks.farm [--targets cpu:x86-64-v3 cuda:sm_90a] [--processes 1 2 4]
-                              [--rounds 5] [--seconds 3] [--kernels 2000] [--json FILE]
+                              [--rounds 3] [--seconds 2.5] [--kernels 2000] [--json FILE]
                               [--tables rates overhead memory] [--markdown FILE]
 
 The kernels are those of real models. Both arms compile the same ones, by turns. The exit status is
@@ -26,7 +26,7 @@ MODELS = ("bert", "llama", "t5-encoder", "vit", "resnet", "efficientnet", "unet"
 TABLES = ("rates", "overhead", "memory")
 BAR = 0.95
 """Smallest rate of the farm, as a part of the pool's."""
-OVERHEAD_KERNELS = 80
+OVERHEAD_KERNELS = 60
 
 
 def main() -> int:
@@ -58,8 +58,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--targets", nargs="+", default=TARGETS)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--processes", nargs="+", type=int, default=[1, 2, 4])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of the pool in one round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2.5, help="of the pool in one round")
     parser.add_argument("--kernels", type=int, default=2000, help="for the worker's memory")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=TABLES)
     parser.add_argument("--markdown", type=Path, help="writes the tables there too")

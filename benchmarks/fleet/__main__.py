@@ -4,10 +4,10 @@
                                [--markdown FILE] [--plot FILE] [--json FILE]
     python -m benchmarks.fleet --measure [--models NAME ...] [--target cuda:sm_90a]
 
-Each number of gateways is simulated with each number of workers, in three ways: without single
-flight, with it, and with a cache that a warming job has filled. The service times are those of
-`service_times.json`, which `--measure` writes: it runs a real farm. Equal arguments give equal
-results.
+Each number of gateways is simulated with each number of workers, in three ways: without
+single flight, with single flight, and with a cache that a warming job has filled. The service times
+are those of `service_times.json`, which `--measure` writes: it runs a real farm. Equal arguments
+give equal results.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ def measured_times(models: Sequence[str], target: str) -> ServiceTimes:
 
     The farm has one process of each kind, and compiles one kernel at a time.
     """
+    measured_on = machine()
     graphs = {
         f"{model} {number}": graph
         for model in models
@@ -57,7 +58,7 @@ def measured_times(models: Sequence[str], target: str) -> ServiceTimes:
             programs = [measured.program(name, graph, target) for name, graph in graphs.items()]
     hits = _hits(round(statistics.mean(program.program_bytes for program in programs)))
     return ServiceTimes(
-        machine=machine(),
+        machine=measured_on,
         target=target,
         hit_in_memory_s=hits[MEMORY],
         hit_in_redis_s=hits[STORE],

@@ -15,8 +15,8 @@ class ProgramTimes:
 
     `import_s` to `optimize_s` are times of child processes, `publish_s` that of the gateway.
     `compile_hit_s` is the gateway's processor time for a request that has the graph, if the program
-    is in its memory. `kernels` are names. The client reads all binaries of a program (`binary_bytes`) in one call,
-    which takes processor time of the gateway and of Redis.
+    is in its memory. `kernels` are names. The client reads all binaries of a program
+    (`binary_bytes`) in one call, which takes processor time of the gateway and of Redis.
     """
 
     name: str

@@ -40,7 +40,7 @@ export class Farm {
   }
 
   capabilities() {
-    return this.#repeated((limits) => new Promise((resolve, reject) => {
+    return this.repeated((limits) => new Promise((resolve, reject) => {
       this.stub.getCapabilities({}, this.metadata, limits, (error, reply) =>
         error ? reject(error) : resolve(reply));
     }));
@@ -48,7 +48,7 @@ export class Farm {
 
   // The programs of a graph, one for each target; `onStage` receives the progress, after a repetition again.
   compile(graph, targets, onStage = () => {}) {
-    return this.#repeated(async (limits) => {
+    return this.repeated(async (limits) => {
       const programs = [];
       for await (const event of this.stub.compile({ graph, targets }, this.metadata, limits)) {
         if (event.event === "program") programs.push(event.program);
@@ -61,7 +61,7 @@ export class Farm {
   // The contents of blobs, in the order of the digests; each is checked against its digest.
   async readBlobs(digests) {
     if (digests.length > MAX_BLOBS) throw new Error(`${digests.length} digests; expected <= ${MAX_BLOBS}`);
-    const parts = await this.#repeated(async (limits) => {
+    const parts = await this.repeated(async (limits) => {
       const read = digests.map(() => []);
       for await (const chunk of this.stub.readBlobs({ sha256: digests }, this.metadata, limits)) {
         read[chunk.index].push(chunk.data);
@@ -77,15 +77,16 @@ export class Farm {
   }
 
   // The result of a call, repeated until its deadline while a replica of the farm restarts or the farm is full.
-  // Every RPC may be repeated. gRPC's own retries never repeat a call that has received a message.
-  async #repeated(call) {
+  // Every RPC may be repeated; `also` is another status after which this call may be. gRPC's own retries never repeat
+  // a call that has received a message.
+  async repeated(call, also = grpc.status.UNAVAILABLE) {
     const deadline = Date.now() + this.timeoutMs;
     for (let pauseMs = FIRST_PAUSE_MS; ; pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS)) {
       try {
         return await call({ deadline });
       } catch (error) {
         const waitMs = pauseMs * (1 + Math.random() / 2);
-        if (!mayRepeat(error) || Date.now() + waitMs >= deadline) throw error;
+        if ((error.code !== also && !mayRepeat(error)) || Date.now() + waitMs >= deadline) throw error;
         await setTimeout(waitMs);
       }
     }

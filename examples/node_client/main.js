@@ -24,12 +24,8 @@ try {
   const { farmVersion, targets } = await farm.capabilities();
   console.log(`farm ${farmVersion}: ${targets.length} targets`);
   const graph = JSON.parse(await readFile(values.graph, "utf8"));
-  try {
-    await compileAndSave(graph);
-  } catch (error) {
-    if (error.code !== NOT_FOUND) throw error;
-    await compileAndSave(graph); // the cache dropped a binary after Compile, which makes it again
-  }
+  // The cache may drop a binary after Compile, which makes it again.
+  await farm.repeated(() => compileAndSave(graph), NOT_FOUND);
 } catch (error) {
   console.error(`error: ${error.details ?? error.message}`);
   process.exitCode = 1;

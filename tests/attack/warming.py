@@ -5,7 +5,7 @@
 A farm for the CPU and CUDA first serves hits and small new programs alone, then beside
 `kernelfarm warm`, which asks for more programs than the farm can compile in that time. The exit
 status is 1 if a 99th percentile is above 1.3 times that of the idle farm, if a call failed, or if
-the queues were not full. The job captures its models on this machine, at the lowest priority,
+the queues were not full. The models were captured before, and the job has the lowest priority,
 because a real one has a machine of its own.
 """
 
@@ -20,12 +20,10 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-import yaml
 
 from kernelfarm.service.priority import yield_to_all
 from tests.attack.measure import Row, row_of
@@ -39,11 +37,12 @@ LIMIT = 1.3
 KINDS = (*HIT_KINDS, f"new for {CPU}")
 VENDORS = ("cpu", "cuda")
 _WORKERS = 2
-_PROGRAMS = 2000
-_PARALLEL = 32
+_MODELS = 24
+_WIDTH = 64
+_FULL_JOBS = 300
+"""Waiting warm-up jobs of each vendor before the measurement begins."""
 _START_S = 240.0
 _SCRAPE_EVERY_S = 1.0
-_LINES_FROM_JOB = 20
 
 
 @dataclass
@@ -78,6 +77,7 @@ class WarmingResult:
 
 def measure_warming(seconds: float, idle_seconds: float, folder: Path) -> WarmingResult:
     """Measures a new farm, first idle, then beside the job."""
+    manifest = captured_manifest(folder)
     vendors = ",".join(VENDORS)
     with running_farm(folder / "farm", vendors, workers=_WORKERS, metrics=True) as farm:
         victim = Victim(farm.endpoint, "")
@@ -85,43 +85,59 @@ def measure_warming(seconds: float, idle_seconds: float, folder: Path) -> Warmin
         load = os.getloadavg()[0]
         with _watched_queues(farm):  # as during the job: the thread shares this interpreter
             idle = victim.measure(idle_seconds, KINDS)
-        with _warming(farm, folder):
-            wait_until(lambda: _waiting(farm)["cpu"] > 0, _START_S, "jobs of the warm-up")
+        with _warming(farm, manifest, folder) as check_running:
+
+            def has_jobs() -> bool:
+                check_running()
+                return min(_waiting(farm).values()) >= _FULL_JOBS
+
+            wait_until(has_jobs, _START_S, "jobs of the warm-up", every_s=_SCRAPE_EVERY_S)
             with _watched_queues(farm) as queues:
                 during = victim.measure(seconds, KINDS)
         rows = tuple(row_of(kind, idle[kind], during[kind], LIMIT) for kind in KINDS)
         return WarmingResult(rows, queues, load)
 
 
-@contextmanager
-def _warming(farm: Farm, folder: Path) -> Iterator[None]:
-    """Runs `kernelfarm warm`; it is killed at the end of the context."""
-    manifest = {
-        "format": 1,
-        "targets": [CPU, CUDA],
-        "models": [
-            {
-                "name": f"block-{number}",
-                "entry": "tests.attack.warmed_models:block",
-                "arguments": {"number": number},
-                "sizes": {"rows": {"min": 1, "max": 64}},
-                "inputs": [["rows", 64]],
-            }
-            for number in range(_PROGRAMS)
-        ],
-    }
+def captured_manifest(folder: Path) -> Path:
+    """The manifest of the job, whose models have been captured."""
     path = folder / "warming.yaml"
-    path.write_text(yaml.safe_dump(manifest))
+    model = {
+        "entry": "tests.attack.warmed_models:layers",
+        "sizes": {"rows": {"min": 1, "max": 64}},
+        "inputs": [["rows", _WIDTH]],
+    }
+    models = [
+        {**model, "name": f"layers-{number}", "arguments": {"number": number, "width": _WIDTH}}
+        for number in range(_MODELS)
+    ]
+    path.write_text(json.dumps({"format": 1, "targets": [CPU, CUDA], "models": models}))
+    command = [sys.executable, "-m", "tests.attack.capture_models", str(path)]
+    subprocess.run([*command, str(captures_of(path))], check=True)
+    return path
+
+
+def captures_of(manifest: Path) -> Path:
+    """The folder of a manifest's captures."""
+    return manifest.with_suffix(".captures")
+
+
+@contextmanager
+def _warming(farm: Farm, manifest: Path, folder: Path) -> Iterator[Callable[[], None]]:
+    """Runs `kernelfarm warm`, and kills it at the end; yields a check that it still runs."""
     log = folder / "warm.log"
-    command = [sys.executable, "-m", "kernelfarm.cli", "warm", str(path)]
-    command += ["--endpoint", farm.endpoint, "--parallel", str(_PARALLEL)]
+    command = [sys.executable, "-m", "kernelfarm.cli", "warm", str(manifest), "--endpoint"]
+    command += [farm.endpoint, "--parallel", str(_MODELS), "--captures", str(captures_of(manifest))]
     with log.open("w") as output:
         job = subprocess.Popen(command, stdout=output, stderr=output)
     yield_to_all(job.pid)
-    try:
-        yield
+
+    def check_running() -> None:
         if job.poll() is not None:
             raise RuntimeError(f"the job ended with {job.returncode}:\n{log.read_text()[-4000:]}")
+
+    try:
+        yield check_running
+        check_running()
     finally:
         kill_tree(job.pid)
         job.wait()

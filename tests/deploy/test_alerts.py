@@ -9,6 +9,7 @@ import yaml
 
 from tests.support.metric_names import series_names
 from tests.support.prometheus_rules import LIBRARY_SERIES, RULES, alerts, series_of
+from tests.support.source_code import ROOT
 from tests.support.third_party import need, output_of
 
 Series = dict[str, str]
@@ -114,6 +115,15 @@ def test_every_alert_has_a_runbook_and_a_severity() -> None:
         assert alert.annotations.keys() == {"summary", "runbook"}, alert.name
         assert len(alert.annotations["runbook"]) > 40, alert.name
         assert alert.severity in {"critical", "warning"}, alert.name
+
+
+def test_each_runbook_leads_to_a_section_that_names_the_alert() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    sections = {part.partition("\n")[0]: part for part in page.split("\n### ")[1:]}
+    anchors = {title.lower().replace(" ", "-"): text for title, text in sections.items()}
+    for alert in alerts():
+        _, _, anchor = alert.annotations["runbook"].rpartition("docs/operations.md#")
+        assert f"`{alert.name}`" in anchors[anchor.removesuffix(".")], alert.name
 
 
 def test_alerts_name_series_that_exist() -> None:

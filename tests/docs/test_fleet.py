@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -69,7 +70,7 @@ def test_more_workers_make_no_fleet_slower(rows: list[dict[str, Any]], way: str)
     seconds = [row["warm_99_s"] for row in of(rows, way)]
     # A server may choose another gateway, or reach it in another order: some hits of difference.
     noise_s = 40 * times()["hit_in_redis_s"]
-    assert all(later <= earlier + noise_s for earlier, later in zip(seconds, seconds[1:]))
+    assert all(later <= earlier + noise_s for earlier, later in itertools.pairwise(seconds))
 
 
 def test_in_a_warmed_farm_the_first_request_is_a_hit_and_nothing_is_compiled(

@@ -28,7 +28,14 @@ TARGET = "ascend:910b"
 pytestmark = pytest.mark.third_party
 
 
-@pytest.mark.parametrize("name", WHOLE_GRAPHS)
+# slow: every second graph; to translate and run one takes seconds.
+GRAPHS = [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 2 else [])
+    for number, name in enumerate(WHOLE_GRAPHS)
+]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
 def test_linalg_of_a_real_input_computes_what_eager_does(
     name: str, everything: Everything, tmp_path: Path
 ) -> None:

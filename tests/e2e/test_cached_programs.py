@@ -6,6 +6,8 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from kernelfarm.v1 import compile_service_pb2 as api
 from tests.e2e.compiled_inputs import ONE_OF_EACH_VENDOR, Everything, compile_everything, is_slow
 from tests.support.calls import compile_at
@@ -49,6 +51,8 @@ def test_the_second_pass_of_the_same_process_causes_no_job(everything: Everythin
         assert program.plan == everything.programs[of].plan
 
 
+# slow: `make demo` does the same; in every run, the second pass of one process causes no job.
+@pytest.mark.slow
 def test_a_pass_of_a_new_process_causes_no_job(everything: Everything) -> None:
     asked = (everything.endpoint, str(is_whole(everything)))
     seedless = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}

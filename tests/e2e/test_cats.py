@@ -70,6 +70,8 @@ def test_a_dense_block_equals_eager(endpoint: str, layout: torch.memory_format) 
         torch.testing.assert_close(compiled(block)(x), block(x), rtol=1e-4, atol=1e-4)
 
 
+# slow: in every run it equals eager forward; semantics/test_training.py has gradients.
+@pytest.mark.slow
 def test_a_dense_block_trains_as_in_eager(endpoint: str) -> None:
     torch.manual_seed(0)
     block = DenseBlock(layers=10)

@@ -10,7 +10,7 @@ from kernelfarm.client.compile_model import connect
 from tests.support.launches import Launches
 from tests.support.whole_models import Measured, errors, inductor_launches, launches_of
 
-QUICK = ("llama-decode", "t5-encoder", "resnet", "lstm")
+QUICK = ("llama-decode", "resnet")
 ALLOWED_RATIO = 1.2
 """Launches by Inductor's, of any single model; the table's geomean has a bar of its own."""
 

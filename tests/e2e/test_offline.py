@@ -49,6 +49,8 @@ def process(environment: Mapping[str, str], mode: str, *models: str) -> dict[str
     return reported
 
 
+# slow: in every run, test_warming.py starts a client from its disk, without a farm.
+@pytest.mark.slow
 def test_a_process_runs_what_is_on_disk_after_the_farm_ended(farm: Farm, tmp_path: Path) -> None:
     """The farm of this process is a proxy, which ends."""
     proxy = TamperingFarm(farm.endpoint)

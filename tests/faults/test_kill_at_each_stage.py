@@ -99,12 +99,11 @@ async def timed_build(stub: CodegenServiceStub, kernel: loops_pb2.Kernel) -> flo
     return time.monotonic()
 
 
-# With the worker's lease as shipped the first shows the promised time; the second need not. It is
-# slow: `test_killed_workers.py` kills processes of a pool too, and the first kills all of a pool.
-POOL = pytest.param("pool", "2.5", marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize(("victim", "lease_s"), [("worker", "5"), POOL])
+# With the worker's lease as shipped the first shows the promised time; the second need not. They
+# are slow, because each starts a process for each stage: in every run, `test_killed_workers.py`
+# kills workers and processes of a pool under a job, and the next test kills an edge at each stage.
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "lease_s"), [("worker", "5"), ("pool", "2.5")])
 async def test_a_worker_killed_at_any_stage_costs_seconds_and_publishes_once(
     codegen: CodegenFarm, proxy: RedisProxy, victim: str, lease_s: str
 ) -> None:

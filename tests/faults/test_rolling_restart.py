@@ -22,6 +22,7 @@ WORKER_GRACE_S = 120.0
 """A worker finishes its jobs: the limit of one compilation, the chart's default."""
 RETRYABLE = {"UNAVAILABLE", "RESOURCE_EXHAUSTED"}
 RECOVERY_S = 30.0
+AWAY_S = (0.0, 8.0)
 _NEW_IN_A_ROW = 20
 
 
@@ -70,9 +71,9 @@ def test_a_restarted_server_causes_retryable_errors_only(
     endpoints = (replicated.endpoint, replicated.name)
     with checked_load(endpoints, replicated.public_keys, CALLERS) as load:
         serve_for(load, time.monotonic())
-        for _ in range(2):
+        for away_s in AWAY_S:
             first, restarted_s = len(load.calls), time.monotonic()
-            replicated.restart_server(role)
+            replicated.restart_server(role, away_s)
             took_s = time.monotonic() - restarted_s
             back_s = serve_for(load, time.monotonic())
             print(

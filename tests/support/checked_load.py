@@ -24,9 +24,10 @@ import numpy as np
 from examples.plain_client.compiled import Compiled, compile_graph
 from examples.plain_client.repeat import open_channel
 from examples.plain_client.run import run
+from kernelfarm.client.farm.call_retry import repeated_while_lost
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.settings import ClientSettings
-from kernelfarm.errors import KernelfarmError, NotFoundError
+from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import read_keyring
 from kernelfarm.v1 import compile_service_pb2 as api
@@ -220,14 +221,8 @@ class _LibraryCaller:
         self._client = FarmClient(ClientSettings(**settings))
 
     def compiled(self, number: int) -> Compiled:
-        """A verified program with its binaries; asked for a second time, as programs of graphs are.
-
-        That is after a blob was missing, see `kernelfarm/client/programs/tiers.py`.
-        """
-        try:
-            return self._compiled(number)
-        except NotFoundError:
-            return self._compiled(number)
+        """A verified program with its binaries, asked for as the programs of graphs are."""
+        return repeated_while_lost(lambda: self._compiled(number))
 
     def _compiled(self, number: int) -> Compiled:
         (program,) = self._client.compile(graph(number), [CPU])

@@ -94,12 +94,14 @@ def running_farm(
                 farm.process.wait()
 
 
-def wait_until(holds: Callable[[], bool], timeout_s: float, what: str) -> float:
+def wait_until(
+    holds: Callable[[], bool], timeout_s: float, what: str, every_s: float = 0.02
+) -> float:
     """Seconds until the condition held; fails the test if it never does."""
     began = time.monotonic()
     while not holds():
         assert time.monotonic() - began < timeout_s, f"not within {timeout_s} s: {what}"
-        time.sleep(0.02)
+        time.sleep(every_s)
     return time.monotonic() - began
 
 

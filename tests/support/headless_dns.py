@@ -25,7 +25,6 @@ class HeadlessDns:
         self._socket = listening
         self._port = int(listening.getsockname()[1])
         self._addresses: dict[str, list[str]] = {}
-        self.queries = 0
 
     def target(self, name: str, port: int) -> str:
         """The target of a gRPC channel to all replicas of a name."""
@@ -43,7 +42,6 @@ class HeadlessDns:
         """The response to a query with one question; without addresses for other types than A."""
         name, end = _name(query)
         kind, _ = struct.unpack_from(">HH", query, end)
-        self.queries += 1
         found = self._addresses.get(name, []) if kind == _TYPE_A else []
         header = query[:2] + struct.pack(">HHHHH", _RESPONSE_FLAGS, 1, len(found), 0, 0)
         answers = (

@@ -100,7 +100,7 @@ class ReplicatedFarm:
     def end(self, replica: Replica, timeout_s: float) -> tuple[int, float]:
         """The exit status after SIGTERM, and the seconds that the drain took.
 
-        The name server forgets the replica when it gets the signal, as Kubernetes forgets a pod.
+        The name server drops the replica when it gets the signal, as Kubernetes drops a pod.
 
         Raises:
             subprocess.TimeoutExpired: it does not end in time.
@@ -114,11 +114,12 @@ class ReplicatedFarm:
         self.processes.processes.remove(replica.process)
         return status, time.monotonic() - began_s
 
-    def restart_server(self, role: ServerRole) -> None:
-        """Ends the cache or the broker by SIGTERM and starts an empty one at the same socket."""
+    def restart_server(self, role: ServerRole, away_s: float) -> None:
+        """Ends the cache or the broker by SIGTERM; starts an empty one at the same socket later."""
         running = self._server(role)
         path = Path(running.url.removeprefix("unix://"))
         running.stop()
+        time.sleep(away_s)
         started = start_server(role, program=running.program, socket_path=path)
         if role is ServerRole.CACHE:
             self.processes.cache = started

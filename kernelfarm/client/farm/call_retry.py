@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kernelfarm.client.process.exit import pause
-from kernelfarm.errors import KernelfarmError, NoAnswerError
+from kernelfarm.errors import KernelfarmError, NoAnswerError, NotFoundError, UnavailableError
 
 ResultT = TypeVar("ResultT")
 
 _PAUSES_S = (0.1, 0.2, 0.4)
 """A missing farm must not make an inference server wait."""
+
+_LOST_PAUSES_S = (0.0, 0.2, 0.5, 1.0)
+"""If a cache was lost, gateways may serve a program from memory until they know: a second or so."""
 
 
 class CallRetry:
@@ -51,3 +54,27 @@ def retried(call: Callable[[], ResultT], timeout_s: float) -> ResultT:
             return call()
         except KernelfarmError as error:
             repeats.wait(error)
+
+
+def repeated_while_lost(ask: Callable[[], ResultT]) -> ResultT:
+    """The result of `ask`, which compiles a program and reads its blobs.
+
+    It is called again if the cache has lost a blob in between: the farm then makes the program
+    again.
+
+    Raises:
+        UnavailableError: blobs are missing again and again.
+        KernelfarmError: any other error of `ask`.
+    """
+    for pause_s in _LOST_PAUSES_S:
+        try:
+            return ask()
+        except NotFoundError:
+            if pause(pause_s):
+                break
+    try:
+        return ask()
+    except NotFoundError as error:
+        raise UnavailableError(
+            f"the farm's cache keeps losing what was compiled; try again later: {error}"
+        ) from error

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from kernelfarm.client import counters
 from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.call_retry import repeated_while_lost
 from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_content
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
@@ -101,7 +103,7 @@ def _find_on_disk(access: FarmAccess, request: ProgramRequest) -> DiskLookup[Loa
 
 
 def _find_at_farm(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
-    """The program from the farm; requested a second time if it is corrupt or a blob is missing."""
+    """The program from the farm; requested again if it is corrupt or while a blob is missing."""
     access.check_recent_failure()
     try:
         # The state that is known before the request decides what the response confirms.
@@ -109,10 +111,11 @@ def _find_at_farm(access: FarmAccess, request: ProgramRequest) -> LoadedProgram:
         if request.prefetched is not None:
             with suppress(IntegrityError, MalformedMessageError, NotFoundError):
                 return _load_prefetched(access, request, request.prefetched)
+        ask = partial(_request_program, access, request)
         try:
-            return _request_program(access, request)
-        except (IntegrityError, NotFoundError):
-            return _request_program(access, request)
+            return repeated_while_lost(ask)
+        except IntegrityError:
+            return repeated_while_lost(ask)
     except UnavailableError:
         access.note_failure()
         raise

@@ -209,8 +209,15 @@ LINALG_KERNELS = [
 ]
 
 
+# slow: every second kernel; MLIR's tools and clang take half a second for each.
+LINALG = [
+    pytest.param(name, marks=[pytest.mark.slow] if number % 2 else [])
+    for number, name in enumerate(LINALG_KERNELS)
+]
+
+
 @pytest.mark.third_party
-@pytest.mark.parametrize("name", LINALG_KERNELS)
+@pytest.mark.parametrize("name", LINALG)
 def test_linalg_equals_the_loop_interpreter(name: str, tmp_path: Path) -> None:
     need(*TOOLS)
     kernel = emitter_shapes.ALL[name]
