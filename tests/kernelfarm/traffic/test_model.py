@@ -27,10 +27,11 @@ def test_a_flat_block_fills_the_last_axis_first() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), min_size=1, max_size=3))
 def test_sectors_of_nested_runs_are_exact(levels: list[tuple[int, int]]) -> None:
-    """Each axis of the block extends the run of the ones before it, or starts far away."""
-    run, steps, block = 4, [], {}
+    """Each axis extends the run of the ones before it, or starts new runs, at whole sectors."""
+    run, steps, block, is_far = 4, [], {}, False
     for number, (points, gap) in enumerate(levels):
-        step = -(-run // 32) * 32 * (1 + gap) if gap else run
+        is_far = is_far or gap > 0
+        step = -(-run // 32) * 32 * (1 + gap) if is_far else run
         steps.append((f"d{number}", float(step)))
         block[f"d{number}"] = points
         run = step * (points - 1) + run

@@ -11,7 +11,7 @@ from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, program_count
 from kernelfarm.ir.loop_ir import Access, Kernel
-from kernelfarm.ir.text import parse_kernel
+from kernelfarm.ir.text import parse_kernel, print_kernel
 from kernelfarm.targets import target_facts
 from tests.support.goldens import assert_golden_file
 from tests.support.traffic_kernels import (
@@ -52,6 +52,16 @@ for d2 in s1
   %12: f32 = add %11, %7
   store out1[12*s1*d0 + d1 + 12*d2] = %12
 """)
+
+
+def small_batch_norm(pixels: int) -> Kernel:
+    """Batch norm and ReLU of f16 (2, 64, pixels), contiguous: a kernel in strips."""
+    text = print_kernel(batch_norm_relu()).replace("bf16", "f16").replace("d0 in 32", "d0 in 2")
+    for elems, fewer in ((25690112, 128 * pixels), (802816, 64 * pixels), (12544, pixels)):
+        text = text.replace(str(elems), str(fewer))
+    return parse_kernel(text)
+
+
 CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (transposing_add(70, 45), {}, Tiling(16, 16, 16, False, 32, is_tile=True)),
     (transposing_add(64, 32), {}, Tiling(32, 32, 32, False, 64, is_tile=True)),
@@ -59,6 +69,10 @@ CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (LAYOUTS, {"s0": 3, "s1": 37}, Tiling(16, 16, 16, False, 32, is_tile=True)),
     (LAYOUTS, {"s0": 1, "s1": 1}, Tiling(32, 32, 8, False, 64, is_tile=True)),
     (LAYOUTS, {"s0": 2, "s1": 130}, Tiling(4, 4, 64, False, 32, is_tile=True)),
+    (LAYOUTS, {"s0": 3, "s1": 300}, Tiling(1, 1, 128, False, 32, is_tile=True)),
+    (small_batch_norm(250), {}, Tiling(1, 1, 256, False, 32, is_tile=True)),
+    (small_batch_norm(120), {}, Tiling(8, 8, 128, False, 32, is_tile=True)),
+    (small_batch_norm(500), {}, Tiling(4, 4, 256, False, 64, is_tile=True)),
 ]
 
 
