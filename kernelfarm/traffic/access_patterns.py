@@ -115,7 +115,8 @@ def _likely_sizes(kernel: Kernel, sizes: Bounds) -> dict[str, int]:
     ranges: dict[str, tuple[int, int | None]] = {}
     for name, found in sizes.ranges.items():
         if found.lower.is_constant and (found.upper is None or found.upper.is_constant):
-            ranges[name] = found.lower.constant, found.upper and found.upper.constant
+            upper = None if found.upper is None else found.upper.constant
+            ranges[name] = found.lower.constant, upper
     ranges |= {size.name: (size.lower, size.upper) for size in kernel.sizes}
     return {
         name: max(lower, LIKELY_SIZE if upper is None else min(LIKELY_SIZE, upper))

@@ -87,8 +87,9 @@ def reads_columns(kernel: Kernel, memory: MemoryFacts) -> bool:
 
 def row_and_column_blocks(kernel: Kernel, memory: MemoryFacts) -> tuple[BlockChoice, BlockChoice]:
     """What a reduction moves in blocks of both forms; the kernel has outer axes."""
-    names = (tuple(axis.name for axis in axes) for axes in (kernel.outer, kernel.reduction))
-    rows, columns = block_choices(kernel_accesses(kernel), *names, memory, can_tile=False)
+    outer, reduction = (tuple(a.name for a in axes) for axes in (kernel.outer, kernel.reduction))
+    accesses = kernel_accesses(kernel)
+    rows, columns = block_choices(accesses, outer, reduction, memory, can_tile=False)
     return rows, columns
 
 
