@@ -22,7 +22,7 @@ class Signs(enum.Flag):
         return swapped.get(self, self)
 
     def times(self, other: Signs) -> Signs:
-        """The signs of a product or quotient."""
+        """The signs of a product."""
         found = Signs.NONE
         for sign in (Signs.NEGATIVE, Signs.POSITIVE):
             if sign in self:
@@ -31,7 +31,7 @@ class Signs(enum.Flag):
 
 
 _NEVER_NEGATIVE = frozenset(("exp", "exp2", "sigmoid", "abs", "sqrt", "rsqrt", "erfc", "cosh"))
-_KEEPS_SIGN = frozenset(("convert", "tanh", "erf", "expm1", "log1p", "sinh", "atan", "reciprocal"))
+_KEEPS_SIGN = frozenset(("convert", "tanh", "erf", "expm1", "log1p", "sinh", "atan"))
 
 
 def signs_of(kernel: Kernel) -> tuple[Signs, ...]:
@@ -68,7 +68,6 @@ def _of_larger(a: Signs, b: Signs) -> Signs:
 _RULES: dict[str, Callable[..., Signs]] = {
     "neg": Signs.negated,
     "mul": Signs.times,
-    "div": Signs.times,
     "add": lambda a, b: a | b,
     "sub": lambda a, b: a | b.negated(),
     "where": lambda _, a, b: a | b,
