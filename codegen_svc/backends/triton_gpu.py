@@ -78,6 +78,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_lone_pointers=facts.takes_lone_pointers,
         takes_repeated_pointers=facts.takes_repeated_pointers,
         counts_to_sort=not facts.takes_many_axes,
+        takes_narrow_functions=target.gpu is not None,
     )
 
 

@@ -36,8 +36,6 @@ class MemoryFacts:
     `cache_bytes` that all cores read again, and is `cache_speedup` times as fast as memory. About
     `block_points` consecutive points are computed together. Tiles of points along two axes have
     sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles.
-    `loads_each_point`: what is equal for all points of a row is loaded for each of them, unless a
-    block has an axis for rows.
     """
 
     sector_bytes: int = 32
@@ -47,7 +45,6 @@ class MemoryFacts:
     cache_speedup: int = 2
     block_points: int = 1024
     tile_side_bytes: int | None = None
-    loads_each_point: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from math import prod
 
 from kernelfarm.ir.loop_ir import Kernel, scattering_stores
 from kernelfarm.targets import MemoryFacts
@@ -15,14 +14,6 @@ MAX_TILE_SIDE = 64
 """Points of a tile's side at most: 4,096 points are as many as a block should have."""
 _MIN_TILE_SIDE = 16
 _COLUMNS = 64
-_STRIPS = (1024, 512, 256, 128)
-# Lanes of strips for each point: few if possible, and never more than the second number.
-_PADDINGS = (1.07, 1.15)
-# A vector of 16 bytes may start at each row.
-_VECTOR_BYTES = 16
-# For a request of a value of a row, when each point loads it. Estimated from a flat kernel of
-# Inductor: batch norm with four vectors of channels reaches 58% of a copy's speed on an H200.
-_ROW_VALUE_BYTES = 24
 # Prices within two percent are equal; the simpler form or the first order wins.
 _SAME = 1.02
 
@@ -30,42 +21,35 @@ _SAME = 1.02
 class BlockForm(enum.Enum):
     """Which points a block holds.
 
-    FLAT: consecutive points. TILE: some points of the two innermost axes. STRIPS: many points of
-    the innermost axis, for few points of the others, whose values are loaded once. ROWS: the points
-    of a reduction, for few outer points. COLUMNS: many outer points, and some points of each
-    reduction.
+    FLAT: consecutive points. TILE: some points of the two innermost axes. ROWS: the points of a
+    reduction, for few outer points. COLUMNS: many outer points, and some points of each reduction.
     """
 
     FLAT = "flat"
     TILE = "tile"
-    STRIPS = "strips"
     ROWS = "rows"
     COLUMNS = "columns"
 
 
-_PRICES = {BlockForm.TILE: 1.25, BlockForm.STRIPS: 1.1}
-"""Judgement: masks on two axes; elements of a tile change threads between load and store."""
+_PRICES = {BlockForm.TILE: 1.25}
+"""Judgement: masks on two axes, and elements change threads between load and store. On an H200 a
+tile takes 1.05 times as long as a flat block that moves the same bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockChoice:
     """A form, and what it moves.
 
-    `sides` has the points of a tile or strip along the outer axes but the last, and along the last.
+    `side` has the points of a tile along each of its two axes.
     """
 
     form: BlockForm
     moved: Moved
-    sides: tuple[int, int] = (0, 0)
+    side: int = 0
 
     def is_better(self, other: BlockChoice) -> bool:
         """True if this form is clearly cheaper."""
         return self._price * _SAME < other._price
-
-    def with_extra(self, extra_bytes: int) -> BlockChoice:
-        """The same form at a higher cost."""
-        cost_bytes = self.moved.cost_bytes + extra_bytes
-        return replace(self, moved=replace(self.moved, cost_bytes=cost_bytes))
 
     @property
     def _price(self) -> float:
@@ -138,55 +122,11 @@ def block_choices(
         block = flat_block(outer, extents, _COLUMNS)
         block |= flat_block(reduction, extents, points // _COLUMNS)
         choices.append(choice(BlockForm.COLUMNS, block, (*reduction, *outer)))
-    elif can_tile:
-        choices += _two_axes(accesses, outer, memory)
-        # Vectors may run along either side of a tile, so its price does not depend on their order.
-        inner = {BlockForm.FLAT: outer[-1:], BlockForm.TILE: outer[-2:], BlockForm.STRIPS: ()}
-        choices = [
-            c.with_extra(_row_value_bytes(accesses, outer, inner[c.form], memory)) for c in choices
-        ]
+    elif can_tile and (side := tile_side(accesses, memory)):
+        block = {outer[-1]: min(side, extents[outer[-1]])} | flat_block(outer[:-1], extents, side)
+        # Its requests are not strided: elements change threads if necessary.
+        choices.append(BlockChoice(BlockForm.TILE, moved(accesses, block, memory), side))
     return choices
-
-
-def _two_axes(
-    accesses: KernelAccesses, outer: tuple[str, ...], memory: MemoryFacts
-) -> list[BlockChoice]:
-    """Tiles and strips. Their requests are not strided: elements change threads if necessary."""
-    side, strip = tile_side(accesses, memory), _strip(accesses, outer[-1], memory)
-    sides = [(BlockForm.TILE, (side, side))] if side else []
-    if strip:
-        sides.append((BlockForm.STRIPS, (max(1, memory.block_points // strip), strip)))
-    found = []
-    for form, (rows, columns) in sides:
-        block = {outer[-1]: min(columns, accesses.extents[outer[-1]])}
-        block |= flat_block(outer[:-1], accesses.extents, rows)
-        found.append(BlockChoice(form, moved(accesses, block, memory), (rows, columns)))
-    return found
-
-
-def _row_value_bytes(
-    accesses: KernelAccesses, outer: tuple[str, ...], inner: tuple[str, ...], memory: MemoryFacts
-) -> int:
-    """What it costs that points load values again which are equal along one of the inner axes."""
-    if not memory.loads_each_point:
-        return 0
-    points = prod(accesses.extents[axis] for axis in outer)
-    moving = [{axis for axis, _ in pattern.steps} for pattern in accesses.patterns]
-    values = sum(bool(axes) and not axes.issuperset(inner) for axes in moving)
-    return values * points * _ROW_VALUE_BYTES // memory.request_points
-
-
-def _strip(accesses: KernelAccesses, last: str, memory: MemoryFacts) -> int:
-    """The length of a strip along the last axis; 0 if no length fits it, or rows are unaligned."""
-    if not memory.loads_each_point:
-        return 0
-    for pattern in accesses.patterns:
-        others = [step for axis, step in pattern.steps if axis != last]
-        if len(others) < len(pattern.steps) and any(step % _VECTOR_BYTES for step in others):
-            return 0
-    extent = accesses.extents[last]
-    fitting = (n for most in _PADDINGS for n in _STRIPS if -(-extent // n) * n <= extent * most)
-    return next(fitting, 0)
 
 
 def tile_side(accesses: KernelAccesses, memory: MemoryFacts) -> int:

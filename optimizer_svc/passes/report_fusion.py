@@ -61,8 +61,7 @@ def _traffic(kernel: Kernel, target: TargetFacts) -> str:
     choice = choose_block(kernel, target.memory)
     form = {
         BlockForm.FLAT: "flat blocks",
-        BlockForm.TILE: f"tiles of {choice.sides[0]} by {choice.sides[1]} points",
-        BlockForm.STRIPS: f"strips of {choice.sides[0]} by {choice.sides[1]} points",
+        BlockForm.TILE: f"tiles of {choice.side} by {choice.side} points",
         BlockForm.ROWS: "rows",
         BlockForm.COLUMNS: "columns",
     }[choice.form]

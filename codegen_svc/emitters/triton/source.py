@@ -17,6 +17,7 @@ from codegen_svc.emitters.triton.float8 import check_float8_is_storage
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
 from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
+from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
@@ -26,6 +27,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Access,
+    Compute,
     Indirect,
     Kernel,
     Literal,
@@ -58,6 +60,7 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
+    kernel = with_narrow_functions(kernel) if rules.takes_narrow_functions else kernel
     block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
     check_float8_is_storage(kernel, block.dtypes, rules.target)
     points = _point_lines(block)
@@ -119,6 +122,8 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
     lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
     if kernel.reduction:
         lines.append("# reducing " + ", ".join(f"{a.name} < {a.extent}" for a in kernel.reduction))
+    if narrow := _narrow_note(kernel):
+        lines.append(f"# {narrow}")
     words = {Access.READ: "read", Access.WRITE: "written", Access.READ_WRITE: "read and written"}
     lines += [
         f"# {p.name}: {p.dtype.value}, {p.size_elems} elements, {words[p.access]}"
@@ -202,7 +207,7 @@ def _straight_body(block: Block) -> list[str]:
             lines += reduction_text(block, number).persistent
         else:
             lines += statement_lines(block, number)
-    return _drop_unused_literals(block, lines)
+    return _drop_unused_values(block, lines)
 
 
 def _looped_body(block: Block) -> list[str]:
@@ -212,7 +217,7 @@ def _looped_body(block: Block) -> list[str]:
             lines += statement_lines(block, number)
         if phase.within or phase.reduces:
             lines += _loop_lines(block, phase)
-    return _drop_unused_literals(block, lines)
+    return _drop_unused_values(block, lines)
 
 
 def _loop_lines(block: Block, phase: Phase) -> list[str]:
@@ -237,8 +242,10 @@ def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
     return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
 
 
-def _drop_unused_literals(block: Block, lines: list[str]) -> list[str]:
-    names = {block.names[n] for n, s in enumerate(block.kernel.body) if isinstance(s, Literal)}
+def _drop_unused_values(block: Block, lines: list[str]) -> list[str]:
+    """The lines without inlined numbers and without calls that a narrow form replaces."""
+    body = block.kernel.body
+    names = {block.names[n] for n, s in enumerate(body) if isinstance(s, Literal | Compute)}
     return _drop_unused(lines, names)
 
 
@@ -274,8 +281,16 @@ def _words(text: str) -> set[str]:
     return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
+def _narrow_note(kernel: Kernel) -> str:
+    """Which functions are less precise than f32; empty if none is."""
+    functions = ", ".join(narrow_functions(kernel))
+    return f"at the precision of f16 and bf16 results: {functions}" if functions else ""
+
+
 def _notes(kernel: Kernel) -> tuple[str, ...]:
     notes = []
+    if narrow := _narrow_note(kernel):
+        notes.append(narrow)
     stores = [s for n in scattering_stores(kernel) if isinstance(s := kernel.body[n], Store)]
     if any(s.mode is StoreMode.SET for s in stores):
         notes.append("of several updates of one element any may be the last")

@@ -104,7 +104,6 @@ def test_every_chip_states_how_its_memory_moves_data() -> None:
         assert memory.line_bytes % memory.sector_bytes == 0
         assert memory.cache_bytes >= 1 << 20
         assert (memory.tile_side_bytes is None) == (target.local_buffer is not None)
-        assert memory.loads_each_point == (target.gpu is not None)
 
 
 def test_kernel_names_fit_every_chip() -> None:

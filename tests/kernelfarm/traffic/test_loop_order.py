@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.text import parse_kernel, print_kernel
+from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.traffic import BlockForm, choose_block, order_axes
 from tests.support.traffic_kernels import (
@@ -34,8 +34,7 @@ def test_four_vectors_do_not_outvote_two_tensors(chip: str) -> None:
     """In a contiguous batch norm the pixel is contiguous; along the channel only vectors are."""
     order, form = ordered(batch_norm_relu(), chip)
     assert order == ["d0", "d1", "d2"]
-    each_point = target_facts(chip).memory.loads_each_point
-    assert form is (BlockForm.STRIPS if each_point else BlockForm.FLAT)
+    assert form is BlockForm.FLAT
 
 
 @pytest.mark.parametrize("chip", CHIPS)
@@ -153,23 +152,3 @@ reduce r1 in 512
 """)
     found = order_axes(kernel, target_facts("cuda:sm_90a").memory)
     assert [axis.name for axis in found.reduction] == ["r1", "r0"]
-
-
-@pytest.mark.parametrize(
-    ("pixels", "sides"),
-    [(12544, (1, 1024)), (3136, (4, 256)), (784, (8, 128)), (196, None), (49, None), (64, None)],
-)
-def test_strips_fit_the_axis_and_keep_rows_aligned(
-    pixels: int, sides: tuple[int, int] | None
-) -> None:
-    """Rows of 196 and 49 elements of bf16 start at any byte, and 64 points are half a strip."""
-    text = print_kernel(batch_norm_relu()).replace("12544", str(pixels))
-    kernel = parse_kernel(text.replace("802816", str(64 * pixels)))
-    choice = choose_block(kernel, target_facts("cuda:sm_90a").memory)
-    assert choice.form is (BlockForm.STRIPS if sides else BlockForm.FLAT)
-    assert choice.sides == (sides or (0, 0))
-
-
-def test_values_that_differ_along_the_last_axis_need_no_strips() -> None:
-    kernel = batch_norm_relu(CHANNELS_LAST, CHANNELS_LAST)
-    assert ordered(kernel, "cuda:sm_90a")[1] is BlockForm.FLAT
