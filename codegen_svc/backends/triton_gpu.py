@@ -14,7 +14,13 @@ from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.precision import hides_division_errors
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
-from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, program_count, sorts_rows
+from codegen_svc.emitters.triton.tiling import (
+    Tiling,
+    gpu_tiling,
+    is_long_loop,
+    program_count,
+    sorts_rows,
+)
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
@@ -79,6 +85,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_repeated_pointers=facts.takes_repeated_pointers,
         counts_to_sort=not facts.takes_many_axes,
         takes_narrow_functions=target.gpu is not None,
+        takes_eviction_policies=target.gpu is not None,
     )
 
 
@@ -103,7 +110,8 @@ def _build_variant(
             continue
         if best is None or attempt.usage.spills < best.usage.spills:
             best = attempt
-        is_crowded = _is_alone(attempt, target) and not sorts_rows(kernel)
+        is_meant = sorts_rows(kernel) or is_long_loop(tiling)
+        is_crowded = _is_alone(attempt, target) and not is_meant
         if not attempt.usage.spills and not is_crowded:
             best = attempt
             break

@@ -38,6 +38,7 @@ _RESERVED = frozenset(
         "rindex",
         "xoffset",
         "roffset",
+        "rdone",
         "rblocks",
         "xsub",
         "xmask",

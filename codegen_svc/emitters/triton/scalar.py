@@ -180,7 +180,8 @@ class ScalarRules:
     `takes_lone_pointers`: its compiler accepts pointers made of a block of one index.
     `takes_repeated_pointers`: it accepts blocks of pointers that are equal along one of two axes.
     `counts_to_sort`: it accepts no blocks of many axes. `takes_narrow_functions`: elementary
-    functions may have the precision of f16 and bf16 results.
+    functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
+    state for how long a cache should keep what they read.
     """
 
     target: str
@@ -190,6 +191,7 @@ class ScalarRules:
     takes_repeated_pointers: bool = True
     counts_to_sort: bool = False
     takes_narrow_functions: bool = False
+    takes_eviction_policies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,28 +212,61 @@ def _straight_body(block: Block) -> list[str]:
 
 def _looped_body(block: Block) -> list[str]:
     lines: list[str] = []
-    for phase in plan_phases(block.kernel):
+    phases = plan_phases(block.kernel)
+    for at, phase in enumerate(phases):
         for number in phase.before:
             lines += statement_lines(block, number)
         if phase.within or phase.reduces:
-            lines += _loop_lines(block, phase)
+            lines += _loop_lines(block, phase, _evictions(block, phases, at))
     return _drop_unused_values(block, lines)
 
 
-def _loop_lines(block: Block, phase: Phase) -> list[str]:
+def _evictions(block: Block, phases: tuple[Phase, ...], at: int) -> dict[int, str]:
+    """The policies of a loop's loads of rows that several loops read.
+
+    A cache should keep such a row until the last loop has read it.
+    """
+    if not block.rules.takes_eviction_policies:
+        return {}
+    earlier = {number for phase in phases[:at] for number in phase.within}
+    later = {number for phase in phases[at + 1 :] for number in phase.within}
+    return {
+        number: "evict_last" if number in later else "evict_first"
+        for number in phases[at].within
+        if number in earlier | later
+        and number in block.across_x
+        and number in block.varying
+        and isinstance(block.kernel.body[number], Load)
+    }
+
+
+def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[str]:
     texts = [reduction_text(block, number) for number in _guided_first(block, phase.reduces)]
     lines = [line for text in texts for line in text.initial]
     for number in phase.within:
         if isinstance(block.kernel.body[number], Scan):
             lines += carry_lines(scan_of(block, number))
-    lines.append("for roffset in range(0, rnumel, RBLOCK):")
     inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
+    if _reads_again(block, phase, evictions):
+        # Backwards: the cache still has the end of the row.
+        lines.append("for rdone in range(0, rnumel, RBLOCK):")
+        inner.insert(0, "roffset = (rnumel - 1) // RBLOCK * RBLOCK - rdone")
+    else:
+        lines.append("for roffset in range(0, rnumel, RBLOCK):")
     for number in phase.within:
-        inner += statement_lines(block, number)
+        inner += statement_lines(block, number, evictions.get(number, ""))
     for text in texts:
         inner += text.step
     lines += [_STEP + line for line in _drop_unused_axes(inner)]
     return lines + [line for text in reversed(texts) for line in text.final]
+
+
+def _reads_again(block: Block, phase: Phase, evictions: dict[int, str]) -> bool:
+    """True if a loop reads rows for the last time, and may do so in any order."""
+    is_ordered = phase.reduces or any(
+        isinstance(block.kernel.body[number], Scan) for number in phase.within
+    )
+    return not is_ordered and "evict_first" in evictions.values()
 
 
 def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:

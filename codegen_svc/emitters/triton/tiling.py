@@ -34,9 +34,12 @@ _POINTWISE_BLOCK = 1024
 # On an H200, changes of layout of f16 take 0.93 to 1.02 times as long as with 8.
 _TILE_ELEMS_PER_THREAD = 16
 _TILE = 2048
-# On an H200 blocks of 4096 with 16 elements per thread beat 2048, 8192 and other warp counts.
+# On an H200, for softmax, LayerNorm and RMSNorm over rows of 16,384 to 131,072 elements.
 _LOOPED_RBLOCK = 4096
-_LOOPED_ELEMS_PER_THREAD = 16
+_VARYING_LOOPED_RBLOCK = 2048
+_LONG_LOOPED_RBLOCK = 16384
+_LONG_ROW = 65536
+"""Above it the programs' rows do not all fit a cache, so few programs of many threads are better."""
 # A block's scan is unrolled: with 4096 a kernel of five scans took ptxas 26 s.
 _SCAN_RBLOCK = 1024
 # On an H200, rows of 5000 and 8192 elements take 0.46 to 0.91 times as long in pieces as held
@@ -112,7 +115,7 @@ def gpu_tiling(
     for _ in range(level):
         smaller = _shrunk(tiling, gpu)
         if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
-            smaller = _scanning_tiling(gpu, index_bits)
+            smaller = _scanning_tiling(gpu, index_bits, None)
         if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
             return None
         tiling = smaller
@@ -170,7 +173,7 @@ def _reduction(
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
     if widest is None or next_power_of_2(widest) > most:
         looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
-        return looped(gpu, index_bits)
+        return looped(gpu, index_bits, width)
     rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
     warps = _warps(xblock * rblock, gpu.reduction_elems_per_thread, gpu)
@@ -218,14 +221,26 @@ def _filling_rows(xblock: int, rows: int | None) -> int:
     return xblock
 
 
-def _looped_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
-    warps = _warps(_LOOPED_RBLOCK, _LOOPED_ELEMS_PER_THREAD, gpu)
-    return Tiling(1, 1, _LOOPED_RBLOCK, False, index_bits, warps, 2)
+def _looped_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
+    """For rows of `width` points, or, if it is None, of any number."""
+    if width is None:
+        rblock = _VARYING_LOOPED_RBLOCK
+    else:
+        rblock = _LONG_LOOPED_RBLOCK if width > _LONG_ROW else _LOOPED_RBLOCK
+    warps = rblock // (gpu.warp_size * POINTWISE_ELEMS_PER_THREAD)
+    warps = min(warps, gpu.max_threads_per_block // gpu.warp_size)
+    return Tiling(1, 1, rblock, False, index_bits, warps, 2)
 
 
-def _scanning_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
+def is_long_loop(tiling: Tiling) -> bool:
+    """True if a program is meant to have a multiprocessor alone, so that a cache holds its row."""
+    return not tiling.is_persistent and tiling.rblock > _LOOPED_RBLOCK
+
+
+def _scanning_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
     """A scan of rows in pieces: a piece waits for the one before it, so it has few threads."""
-    return replace(_looped_tiling(gpu, index_bits), rblock=_SCAN_RBLOCK, num_warps=4)
+    tiling = _looped_tiling(gpu, index_bits, width)
+    return replace(tiling, rblock=_SCAN_RBLOCK, num_warps=4)
 
 
 def _column_tiling(rows: int | None, width: int | None, gpu: GpuFacts, index_bits: int) -> Tiling:
@@ -251,7 +266,7 @@ def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
 def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     """The next smaller tiling: wide rows looped over, more warps, fewer rows, smaller blocks."""
     if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
-        return _looped_tiling(gpu, tiling.index_bits)
+        return _looped_tiling(gpu, tiling.index_bits, tiling.rblock)
     limit = gpu.max_threads_per_block // gpu.warp_size
     elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
