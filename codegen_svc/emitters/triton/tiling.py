@@ -39,7 +39,7 @@ _LOOPED_RBLOCK = 4096
 _VARYING_LOOPED_RBLOCK = 2048
 _LONG_LOOPED_RBLOCK = 16384
 _LONG_ROW = 65536
-"""Above it the programs' rows do not all fit a cache, so few programs of many threads are better."""
+"""Longer rows do not all fit a cache: then few programs of many threads are better."""
 # A block's scan is unrolled: with 4096 a kernel of five scans took ptxas 26 s.
 _SCAN_RBLOCK = 1024
 # On an H200, rows of 5000 and 8192 elements take 0.46 to 0.91 times as long in pieces as held
