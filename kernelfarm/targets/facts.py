@@ -35,7 +35,9 @@ class MemoryFacts:
     cache. `request_points` threads or lanes access memory at the same time. A cache keeps up to
     `cache_bytes` that all cores read again, and is `cache_speedup` times as fast as memory. About
     `block_points` consecutive points are computed together. Tiles of points along two axes have
-    sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles.
+    sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles. A
+    tile costs `tile_price` times what it moves. The nearest cache has `cache_sets` sets of
+    `cache_ways` lines; None: blocks are in registers.
     """
 
     sector_bytes: int = 32
@@ -45,6 +47,9 @@ class MemoryFacts:
     cache_speedup: int = 2
     block_points: int = 1024
     tile_side_bytes: int | None = None
+    tile_price: float = 1.0
+    cache_sets: int | None = None
+    cache_ways: int = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,29 +31,26 @@ class BlockForm(enum.Enum):
     COLUMNS = "columns"
 
 
-_PRICES = {BlockForm.TILE: 1.25}
-"""Judgement: masks on two axes, and elements change threads between load and store. On an H200 a
-tile takes 1.05 times as long as a flat block that moves the same bytes."""
-
-
 @dataclass(frozen=True, slots=True)
 class BlockChoice:
     """A form, and what it moves.
 
-    `side` has the points of a tile along each of its two axes.
+    `side` has the points of a tile along each of its two axes. `price` is a factor for what a form
+    costs beside memory.
     """
 
     form: BlockForm
     moved: Moved
     side: int = 0
+    price: float = 1.0
 
     def is_better(self, other: BlockChoice) -> bool:
         """True if this form is clearly cheaper."""
-        return self._price * _SAME < other._price
+        return self._priced_bytes * _SAME < other._priced_bytes
 
     @property
-    def _price(self) -> float:
-        return self.moved.cost_bytes * _PRICES.get(self.form, 1.0)
+    def _priced_bytes(self) -> float:
+        return self.moved.cost_bytes * self.price
 
 
 def choose_block(kernel: Kernel, memory: MemoryFacts) -> BlockChoice:
@@ -124,8 +121,9 @@ def block_choices(
         choices.append(choice(BlockForm.COLUMNS, block, (*reduction, *outer)))
     elif can_tile and (side := tile_side(accesses, memory)):
         block = {outer[-1]: min(side, extents[outer[-1]])} | flat_block(outer[:-1], extents, side)
+        found = moved(accesses, block, memory)
         # Its requests are not strided: elements change threads if necessary.
-        choices.append(BlockChoice(BlockForm.TILE, moved(accesses, block, memory), side))
+        choices.append(BlockChoice(BlockForm.TILE, found, side, memory.tile_price))
     return choices
 
 

@@ -1,8 +1,8 @@
 """How many bytes a kernel moves if blocks of its points are computed one after the other.
 
 A block moves each sector that its points touch once: registers and the nearest cache keep it until
-the block is done. The next block moves its sectors again, from memory, or, if all data of the
-access are small enough, from a cache.
+the block is done, unless that cache has too few sets for lines at one distance. The next block
+moves its sectors again, from memory, or, if all data of the access are small enough, from a cache.
 
 Neighbouring threads or lanes access memory in one request, which takes a cache line for each run of
 elements. If an access is strided along them, the requests take longer than memory does.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from kernelfarm.targets import MemoryFacts
 from kernelfarm.traffic.access_patterns import AccessPattern, KernelAccesses
@@ -22,7 +22,7 @@ from kernelfarm.traffic.access_patterns import AccessPattern, KernelAccesses
 _LINE_SPEEDUP = 6
 
 Block = Mapping[str, int]
-"""The points of a block along each axis; axes that are left out have one."""
+"""The points of a block along each axis, the innermost first; axes that are left out have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ def moved(accesses: KernelAccesses, block: Block, memory: MemoryFacts) -> Moved:
         again = max(0.0, everywhere - once)
         is_cached = once <= memory.cache_bytes
         cost += once + (again / memory.cache_speedup if is_cached else again)
+        cost += blocks * _evicted_bytes(pattern, block, memory) / memory.cache_speedup
         least += once
     return Moved(round(cost), least)
 
@@ -79,6 +80,25 @@ def touched_bytes(pattern: AccessPattern, block: Block, sector_bytes: int) -> in
     """The bytes of the sectors that the points of one block touch."""
     runs, run_bytes = _runs(pattern, block, sector_bytes)
     return runs * run_bytes
+
+
+def _evicted_bytes(pattern: AccessPattern, block: Block, memory: MemoryFacts) -> float:
+    """What a block moves again because lines at the innermost axis's distance share a few sets.
+
+    Those that have no room in the nearest cache are lost before the points of the next axis use
+    them. Which ones is taken as random.
+    """
+    inner = next(iter(block), "")
+    step = int(dict(pattern.steps).get(inner, 0))
+    if memory.cache_sets is None or step <= memory.sector_bytes:
+        return 0.0
+    sets = memory.cache_sets
+    if step % memory.line_bytes == 0:
+        sets //= gcd(step // memory.line_bytes, sets)
+    evicted = max(0.0, 1 - sets * memory.cache_ways / block[inner])
+    points = prod(block.get(axis, 1) for axis, _ in pattern.steps)
+    touched = touched_bytes(pattern, block, memory.sector_bytes)
+    return evicted * max(0, points * memory.sector_bytes - touched)
 
 
 def _runs(pattern: AccessPattern, block: Block, sector_bytes: int) -> tuple[int, int]:

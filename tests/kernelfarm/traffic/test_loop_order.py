@@ -70,6 +70,24 @@ def test_a_sum_with_a_transposed_operand_is_tiled(chip: str, dtype: str) -> None
     assert ordered(kernel, chip) == (["d0", "d1"], BlockForm.TILE)
 
 
+def test_a_small_sum_with_a_transposed_operand_is_tiled_on_a_processor() -> None:
+    """Its data stay in a cache, but their lines would evict each other."""
+    assert ordered(transposing_add(384, 196), "cpu:x86-64-v4")[1] is BlockForm.TILE
+
+
+def test_three_interleaved_arrays_need_no_tiles_on_a_processor() -> None:
+    kernel = parse_kernel("""\
+kernel interleave
+param in in0: f32[1000000]
+param out out0: f32[3000000]
+for d0 in 3
+for d1 in 1000000
+  %0: f32 = load in0[d1]
+  store out0[d0 + 3*d1] = %0
+""")
+    assert ordered(kernel, "cpu:x86-64-v4") == (["d1", "d0"], BlockForm.FLAT)
+
+
 def test_a_chip_without_tiles_keeps_most_accesses_contiguous() -> None:
     assert ordered(transposing_add(8192, 8192), "ascend:910b") == (["d0", "d1"], BlockForm.FLAT)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import MemoryFacts, target_facts
-from kernelfarm.traffic import choose_block, kernel_accesses
+from kernelfarm.traffic import BlockForm, choose_block, kernel_accesses
 from kernelfarm.traffic.access_patterns import AccessPattern
 from kernelfarm.traffic.model import flat_block, moved, touched_bytes
-from tests.support.traffic_kernels import CHANNELS_LAST, batch_norm_relu
+from tests.support.traffic_kernels import CHANNELS_LAST, batch_norm_relu, transposing_add
 
 MEMORY = target_facts("cuda:sm_90a").memory
 
@@ -99,3 +99,18 @@ def test_a_varying_size_is_a_likely_one_within_its_range() -> None:
     )
     assert kernel_accesses(parse_kernel(text.format(16))).extents == {"d0": 16}
     assert kernel_accesses(parse_kernel(text.format(10**6))).extents == {"d0": 509}
+
+
+@pytest.mark.parametrize(("rows", "form"), [(384, BlockForm.TILE), (200, BlockForm.FLAT)])
+def test_lines_that_share_few_sets_of_a_cache_are_moved_again(rows: int, form: BlockForm) -> None:
+    """Lines 1,536 bytes apart share 8 sets of 64, lines 800 bytes apart have all of them."""
+    processor = target_facts("cpu:x86-64-v4").memory
+    assert choose_block(transposing_add(rows, 196), processor).form is form
+    all_kept = replace(processor, cache_sets=None)
+    moves_again = (form is BlockForm.TILE, False)
+    for block, is_more in zip(
+        ({"d1": 196, "d0": 21}, {"d1": 64, "d0": 64}), moves_again, strict=True
+    ):
+        accesses = kernel_accesses(transposing_add(rows, 196))
+        found, least = (moved(accesses, block, memory) for memory in (processor, all_kept))
+        assert (found.cost_bytes > least.cost_bytes) is is_more
