@@ -14,17 +14,16 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import statistics
 import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from benchmarks.timing import median_ms, replayed
 from examples.large_models import LARGE
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
@@ -38,7 +37,6 @@ TARGET = "cuda:sm_90a"
 DTYPES = (torch.float16, torch.bfloat16)
 ROUNDS = 5
 CALLS = 20
-Call = Callable[[], torch.Tensor]
 
 
 @dataclass
@@ -137,7 +135,7 @@ def _measure(row: Measured, source: RealInput, arms: tuple[str, ...]) -> None:
     with torch.no_grad():
         eager = model(*args)
         exact = _exact(source)
-        calls: dict[str, Call] = {"eager": lambda: model(*args)}
+        calls: dict[str, Callable[[], torch.Tensor]] = {"eager": lambda: model(*args)}
         for arm in arms:
             torch._dynamo.reset()
             options = {"mode": "strict", "timeout_s": 2.0} if arm == "kernelfarm" else None
@@ -147,8 +145,9 @@ def _measure(row: Measured, source: RealInput, arms: tuple[str, ...]) -> None:
                 row.error, row.eager_error = _error(result, exact), _error(eager, exact)
                 row.largest = float(exact.abs().max())
             calls[arm] = lambda compiled=compiled: compiled(*args)
-        row.call_ms = _times(calls)
-        row.graph_ms = _times({arm: _replayed(call) for arm, call in calls.items()})
+        row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+        graphs = {arm: replayed(call) for arm, call in calls.items()}
+        row.graph_ms = median_ms(graphs, "cuda", rounds=ROUNDS, calls=CALLS)
 
 
 def _exact(source: RealInput) -> torch.Tensor:
@@ -159,42 +158,6 @@ def _exact(source: RealInput) -> torch.Tensor:
 
 def _error(result: torch.Tensor, exact: torch.Tensor) -> float:
     return float((result.double() - exact).abs().max())
-
-
-def _replayed(call: Call) -> Callable[[], Any]:
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        call()
-    return graph.replay
-
-
-def _times(calls: dict[str, Any]) -> dict[str, float]:
-    """Milliseconds of a call: the median of some rounds, in which the arms alternate."""
-    found: dict[str, list[float]] = {arm: [] for arm in calls}
-    for call in calls.values():
-        for _ in range(3):
-            call()
-    for _ in range(ROUNDS):
-        for arm, call in calls.items():
-            start, end = (_event() for _ in range(2))
-            torch.cuda.synchronize()
-            start.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            end.synchronize()
-            found[arm].append(start.elapsed_time(end) / CALLS)
-    return {arm: statistics.median(times) for arm, times in found.items()}
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
 
 
 def _is_good(row: Measured) -> bool:

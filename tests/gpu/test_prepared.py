@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,22 @@ def test_cases_run_from_a_folder_without_the_farm_that_made_it(tmp_path: Path) -
             if case.name in NAMES:
                 assert problem_of(case, CPU, {"mode": "strict", "timeout_s": 5.0}) == ""
     assert counters.snapshot()["disk.hits"] - before >= len(NAMES)
+
+
+@pytest.mark.slow
+def test_kernels_bound_by_memory_are_measured_without_the_farm_that_made_them(
+    tmp_path: Path,
+) -> None:
+    folder, table = tmp_path / "prepared", tmp_path / "table.json"
+    command = [sys.executable, "-m", "benchmarks.memory_bound"]
+    only = ["--only", "rotary", "cross_entropy_training", "column_sum"]
+    target = ["--target", device_support(CPU).target, "--elems", "1048576"]
+    subprocess.run([*command, "build", str(folder), *target, *only], check=True)
+    options = ["--no-inductor", "--json", str(table)]
+    subprocess.run([*command, "run", str(folder), *options, *only], check=True)
+    rows = json.loads(table.read_text())
+    assert len(rows) == 12
+    for row in rows:
+        assert row["failure"] == ""
+        assert row["difference"] <= row["limit"]
+        assert row["ms"].keys() == {"copy", "eager", "kernelfarm"}

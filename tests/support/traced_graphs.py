@@ -61,10 +61,15 @@ def traced_one(function: Run, *args: Any) -> CapturedGraph:
 
 
 def _empty_results(gm: fx.GraphModule) -> Run:
-    returned = [item.meta["val"] for item in gm.graph.output_node().args[0]]
-    shapes = [(tuple(map(int, val.shape)), val.dtype, val.device) for val in returned]
+    items = gm.graph.output_node().args[0]
+    returned = [None if item is None else item.meta["val"] for item in items]
 
-    def run(*_: Any) -> list[torch.Tensor]:
-        return [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
+    def run(*_: Any) -> list[torch.Tensor | None]:
+        return [
+            None
+            if val is None
+            else torch.empty(tuple(map(int, val.shape)), dtype=val.dtype, device=val.device)
+            for val in returned
+        ]
 
     return run

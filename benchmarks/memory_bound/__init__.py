@@ -1,0 +1,1 @@
+"""Kernels that are bound by memory, beside a copy, eager and Inductor."""
