@@ -42,7 +42,9 @@ class JobGroups:
         self._send = send
         self._waiting: dict[JobClass, deque[PendingJob]] = {}
         self._sent = 0
+        # Classes for which a sender is on its way to a permit, and those of which one has to wait.
         self._calling: set[JobClass] = set()
+        self._blocked: set[JobClass] = set()
         self._senders: set[asyncio.Task[None]] = set()
 
     @property
@@ -58,6 +60,8 @@ class JobGroups:
     def add(self, job: PendingJob) -> None:
         """Sends a job when its group has a permit."""
         self._waiting.setdefault(job.job_class, deque()).append(job)
+        if job.job_class in self._blocked:
+            _log_waiting(job)
         self._call(job.job_class)
 
     async def close(self) -> None:
@@ -77,8 +81,10 @@ class JobGroups:
 
     async def _send_next(self, job_class: JobClass) -> None:
         if self.permits.must_wait(job_class):
+            self._blocked.add(job_class)
             self._log_waiting(job_class)
         async with self.permits.permit(job_class) as permit:
+            self._blocked.discard(job_class)
             group = self._take(job_class)
             self._calling.discard(job_class)
             self._log_waiting(job_class)
@@ -112,11 +118,13 @@ class JobGroups:
 
     def _log_waiting(self, job_class: JobClass) -> None:
         for job in self._waiting.get(job_class, ()):
-            if not job.is_logged:
-                job.is_logged = True
-                get_logger().info(
-                    "job_waiting", key=job.job.key.hex(), namespace=job.cache.namespace
-                )
+            _log_waiting(job)
+
+
+def _log_waiting(job: PendingJob) -> None:
+    if not job.is_logged:
+        job.is_logged = True
+        get_logger().info("job_waiting", key=job.job.key.hex(), namespace=job.cache.namespace)
 
 
 def _may_join(first: PendingJob, job: PendingJob) -> bool:

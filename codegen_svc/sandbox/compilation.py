@@ -114,11 +114,9 @@ class Compilation:
 
     def _begin(self, *, must_be_fresh: bool) -> None:
         job = self._job
-        self._child = self._children.take(job.namespace, must_be_fresh=must_be_fresh)
-        # A slow job raises its process's niceness, which cannot be lowered again.
-        is_last = bool(job.time_limits.niceness) or not self._children.is_reusable(
-            self._child, job.namespace
-        )
+        niceness = job.time_limits.niceness
+        self._child = self._children.take(job.namespace, niceness, must_be_fresh=must_be_fresh)
+        is_last = not self._children.is_reusable(self._child, job.namespace)
         self.began_ns = time.monotonic_ns()
         with _closing_on_error(self._child):
             self._child.begin(job.content, job.time_limits, is_last=is_last)

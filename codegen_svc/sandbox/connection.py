@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 JOB_HEADER: Final = struct.Struct("<IIB?")
-"""Length of the job in bytes, processor seconds, niceness (0 to 19), and whether it is the
+"""Length of the job in bytes, processor seconds, niceness to add (0 to 19), and whether it is the
 process's last job."""
 RESULT_HEADER: Final = struct.Struct("<Q")
 """Length of the result in bytes."""
@@ -70,7 +70,7 @@ class SandboxProcess:
     """A confined process that compiles one job after the other.
 
     `jobs` is the number of its jobs so far, `processor_s` its processor time, `idle_since_s` the
-    time at which its last job ended.
+    time at which its last job ended. Its `niceness` can only grow.
     """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
@@ -81,6 +81,7 @@ class SandboxProcess:
         self.jobs = 0
         self.processor_s = 0.0
         self.idle_since_s = 0.0
+        self.niceness = 0
         self._ends_s = 0.0
         self._is_last = False
 
@@ -101,7 +102,9 @@ class SandboxProcess:
         self._is_last = is_last
         self.jobs += 1
         self._notify(JOB_BEGINS)
-        header = JOB_HEADER.pack(len(job), time_limits.processor_s, time_limits.niceness, is_last)
+        more_niceness = time_limits.niceness - self.niceness
+        self.niceness = time_limits.niceness
+        header = JOB_HEADER.pack(len(job), time_limits.processor_s, more_niceness, is_last)
         self._send(header + job, self._ends_s)
 
     def read(self, output_bytes: int) -> JobReply:
