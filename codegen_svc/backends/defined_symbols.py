@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
@@ -46,7 +45,9 @@ def _defined_globals(content: bytes) -> dict[str, int]:
     """Size by name of each global symbol that the binary defines."""
     try:
         elf = ELFFile(io.BytesIO(content))
-        table = elf.get_section_by_name(".dynsym") or elf.get_section_by_name(".symtab")
+        # By type: to find a section by its name, the library reads all sections.
+        dynamic = next(elf.iter_sections("SHT_DYNSYM"), None)
+        table = dynamic or next(elf.iter_sections("SHT_SYMTAB"), None)
         if not isinstance(table, SymbolTableSection):
             raise InternalError("the binary of a kernel has no symbol table. It is not signed")
         if table.num_symbols() > _MAX_SYMBOLS:
