@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection

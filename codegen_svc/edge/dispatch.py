@@ -22,7 +22,7 @@ from codegen_svc.settings import CodegenSettings
 from kernelfarm import spans
 from kernelfarm.cache import EdgeCache, StoredVariant
 from kernelfarm.cache.farm_reports import QueueReport
-from kernelfarm.cache.records import FoundKernel
+from kernelfarm.cache.records import KernelLookup
 from kernelfarm.cache.redis_keys import tenant_namespace, tenant_of
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
@@ -159,7 +159,7 @@ class Dispatcher:
         return theirs.variants
 
     async def _build(
-        self, job: KernelJob, cache: EdgeCache, found: FoundKernel, jobs_sent: int
+        self, job: KernelJob, cache: EdgeCache, found: KernelLookup, jobs_sent: int
     ) -> bool:
         """Sends the job when the fair queue permits it, and waits for its end.
 

@@ -130,7 +130,6 @@ class JobPipeline:
                 self._finish(running)
         finally:
             self._close(jobs)
-            get_logger().info("run_end", g=self._began_s, n=time.monotonic_ns())
 
     def _job(self, queued: QueuedJob) -> _Job:
         ttl_s = self._settings.worker_lease_ttl_s
@@ -296,7 +295,7 @@ class JobPipeline:
         backend = self._worker.backend()
         result = checked_result(backend, found.kernel, found.target, found.key, built, cost_ms)
         get_logger().info(
-            "kernel_built", variants=len(result.variants), elapsed_ms=round(cost_ms, 3), b=compilation.began_ns, e=compilation.ended_ns, g=self._began_s, n=time.monotonic_ns()
+            "kernel_built", variants=len(result.variants), elapsed_ms=round(cost_ms, 3)
         )
         with spans.span("publish kernel", job.traceparent):
             return self._store(job, found.key, result, spent_ms)

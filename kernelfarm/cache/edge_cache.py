@@ -9,20 +9,23 @@ from kernelfarm.cache.connection import translated_errors
 from kernelfarm.cache.kernel_cache import SUBSCRIBE_S, KernelCache
 from kernelfarm.cache.key_notifications import KeyWatch
 from kernelfarm.cache.limits import JOB_TTL_S
-from kernelfarm.cache.records import FoundKernel, Lease, facts_from_json
+from kernelfarm.cache.records import KernelLookup, Lease, facts_from_json
+
+JOBS_COUNTER = "jobs"
+"""The counter of jobs that were queued."""
 
 
 class EdgeCache(KernelCache):
     """The key space of kernels; every method raises UnavailableError if Redis does not serve."""
 
-    async def find(self, key: bytes, *, is_counted: bool = True) -> FoundKernel:
+    async def find(self, key: bytes, *, is_counted: bool = True) -> KernelLookup:
         """What is stored of a kernel: variants, failure, and whether it compiles long.
 
         This is `lookup`, `get_failure` and `is_slow` in one round trip.
         """
         found, more = await self._lookups.run_with_more(self._calls.find(key, is_counted))
         facts = None if more[0] is None else facts_from_json(more[0])
-        return FoundKernel(await self._verify(key, found), facts, bool(more[1]))
+        return KernelLookup(await self._verify(key, found), facts, bool(more[1]))
 
     async def acquire_queued(
         self, seen: Mapping[bytes, str], owner: str, ttl_s: float
@@ -69,5 +72,5 @@ class EdgeCache(KernelCache):
             pipeline = self.client.pipeline(transaction=False)
             for key, job in jobs.items():
                 pipeline.set(self.redis_keys.job(key), job, ex=JOB_TTL_S)
-            pipeline.hincrby(self.redis_keys.stats, self._calls.counter("jobs"), len(jobs))
+            pipeline.hincrby(self.redis_keys.stats, self._calls.counter(JOBS_COUNTER), len(jobs))
             await pipeline.execute()

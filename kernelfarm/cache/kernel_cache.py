@@ -254,6 +254,10 @@ class KernelCache:
                 except TimeoutError:
                     continue
 
+    async def is_in_progress(self, key: bytes, *, seen: str = "") -> bool:
+        """True if the key's lease is held and nothing has changed since `seen`; see `wait`."""
+        return await self._run(self._calls.pending(key, seen)) >= 0
+
     async def put_blobs(self, contents: Mapping[bytes, bytes]) -> None:
         """Stores blobs under their SHA-256 digests."""
         encoded = await asyncio.to_thread(blobs.encoded_all, contents, self.redis_keys)

@@ -15,7 +15,7 @@ from kernelfarm.wire.manifest import manifest_from_bytes
 
 __all__ = [
     "AdoptedJob",
-    "FoundKernel",
+    "KernelLookup",
     "Lease",
     "LookupResult",
     "PublishStatus",
@@ -138,7 +138,7 @@ class LookupResult(NamedTuple):
         return bool(self.variants)
 
 
-class FoundKernel(NamedTuple):
+class KernelLookup(NamedTuple):
     """What is stored of a kernel: a look-up's result, its failure, and whether it compiles long.
 
     It is slow if a worker has recently found that its compilation takes long.
