@@ -52,10 +52,15 @@ PASSES: tuple[Pass, ...] = (
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
-    Pass("build-kernels", build_kernels, ("chosen", "fusion"), "built"),
+    Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
-    Pass("report-fusion", report_fusion, ("chosen", "fusion", "built", "program"), "report"),
+    Pass(
+        "report-fusion",
+        report_fusion,
+        ("chosen", "fusion", "built", "program", "target"),
+        "report",
+    ),
 )
 
 

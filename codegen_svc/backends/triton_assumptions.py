@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.tiling import INDEX_LIMIT, needs_64_bit_indices, reads_columns
+from codegen_svc.emitters.triton.tiling import INDEX_LIMIT, needs_64_bit_indices
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 from kernelfarm.ir.loop_ir import Kernel, index_of
+from kernelfarm.targets import MemoryFacts
+from kernelfarm.traffic import reads_columns
 
 ALIGNMENT_BYTES = 16
 _DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
@@ -40,7 +42,9 @@ class VariantPlan:
     width_limit: int | None = None
 
 
-def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[VariantPlan, ...]:
+def plan_variants(
+    kernel: Kernel, memory: MemoryFacts, uses_pointer_range: bool
+) -> tuple[VariantPlan, ...]:
     """The variants of a kernel, most specific first; the last needs no guard."""
     wide = needs_64_bit_indices(kernel)
     general = VariantPlan(
@@ -66,13 +70,13 @@ def plan_variants(kernel: Kernel, uses_pointer_range: bool) -> tuple[VariantPlan
             *(GuardAtom(GuardSubject.SYMBOL, n, GuardOp.DIVISIBLE, 16) for n in strided),
         ),
     )
-    return *_width_classes(kernel, even), even, aligned, general
+    return *_width_classes(kernel, memory, even), even, aligned, general
 
 
-def _width_classes(kernel: Kernel, base: VariantPlan) -> list[VariantPlan]:
+def _width_classes(kernel: Kernel, memory: MemoryFacts, base: VariantPlan) -> list[VariantPlan]:
     """Variants that hold a whole row of a reduction whose extent varies, up to a limit."""
     width = numel(kernel.reduction)
-    if len(width.symbols) != 1 or width.constant or reads_columns(kernel):
+    if len(width.symbols) != 1 or width.constant or reads_columns(kernel, memory):
         return []
     (name,) = width.symbols
     factor = width.coefficient_of(name)

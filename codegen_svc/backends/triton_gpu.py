@@ -11,13 +11,17 @@ from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
-from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.precision import hides_division_errors
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
-from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, sorts_rows
+from codegen_svc.emitters.triton.tiling import (
+    Tiling,
+    gpu_tiling,
+    is_long_loop,
+    program_count,
+    sorts_rows,
+)
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
@@ -66,7 +70,7 @@ def build_gpu_kernel(
         KernelRejectedError: the target cannot express the kernel, or the kernel needs more than the
             chip has at every tiling.
     """
-    variants = plan_variants(kernel, toolchain.uses_pointer_range)
+    variants = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)
     return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
 
 
@@ -80,6 +84,8 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_lone_pointers=facts.takes_lone_pointers,
         takes_repeated_pointers=facts.takes_repeated_pointers,
         counts_to_sort=not facts.takes_many_axes,
+        takes_narrow_functions=target.gpu is not None,
+        takes_eviction_policies=target.gpu is not None,
     )
 
 
@@ -104,7 +110,8 @@ def _build_variant(
             continue
         if best is None or attempt.usage.spills < best.usage.spills:
             best = attempt
-        is_crowded = _is_alone(attempt, target) and not sorts_rows(kernel)
+        is_meant = sorts_rows(kernel) or is_long_loop(tiling)
+        is_crowded = _is_alone(attempt, target) and not is_meant
         if not attempt.usage.spills and not is_crowded:
             best = attempt
             break
@@ -210,7 +217,7 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
     sizes = ("size",) * len(kernel.sizes)
     facts = LaunchFacts(
         symbol=kernel.name,
-        grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
+        grid=(program_count(kernel, tiling),),
         num_warps=int(attempt.compiled.facts.get("num_warps", tiling.num_warps)),
         warp_size=target.section(GpuFacts).warp_size,
         shared_bytes=attempt.usage.shared_bytes,
@@ -220,10 +227,15 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         rblock_elems=tiling.rblock,
         arguments=(*buffers, *sizes, *_SCRATCH_POINTERS),
     )
-    form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
     extras = (
-        ("form", form),
+        ("form", _form(kernel, tiling)),
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
     )
     return replace(facts, extras=extras)
+
+
+def _form(kernel: Kernel, tiling: Tiling) -> str:
+    if kernel.reduction:
+        return "persistent" if tiling.is_persistent else "looped"
+    return "tile" if tiling.is_tile else "pointwise"

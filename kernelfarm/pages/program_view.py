@@ -46,7 +46,7 @@ class VariantView:
 
 @dataclass(frozen=True, slots=True)
 class KernelView:
-    """One kernel; `panes` are its stages, compressed."""
+    """One kernel; `blocks` says how it is divided, `panes` are its stages, compressed."""
 
     number: int
     name: str
@@ -56,6 +56,7 @@ class KernelView:
     cost_ms: float
     binary_size: str
     statements: int
+    blocks: str
     variants: tuple[VariantView, ...]
     panes: str
 
@@ -105,7 +106,7 @@ def program_view(facts: ProgramFacts, read_blobs: ReadBlobs) -> ProgramView:
         drawing=draw_steps(graph, report),
         report=report,
         locations=captured.locations,
-        kernels=tuple(_kernel_views(facts, kernels, graph, (captured, prims), blobs)),
+        kernels=tuple(_kernel_views(facts, kernels, graph, report, (captured, prims), blobs)),
         texts=packed(texts),
     )
 
@@ -131,6 +132,7 @@ def _kernel_views(
     facts: ProgramFacts,
     kernels: Sequence[Kernel],
     graph: StepGraph,
+    report: ReportFacts,
     lines: tuple[GraphLines, GraphLines],
     blobs: Mapping[bytes, bytes],
 ) -> Iterable[KernelView]:
@@ -147,6 +149,7 @@ def _kernel_views(
             cost_ms=sum(variant.cost_ms for variant in variants),
             binary_size=bytes_text(_binary_bytes(variants)),
             statements=len(kernel.body),
+            blocks=report.blocks.get(facts.plan.kernel_names[number], ""),
             variants=tuple(_variant(n, variants) for n in range(len(variants))),
             panes=packed(kernel_panes(kernel, variants, *lines, blobs)),
         )

@@ -1,6 +1,7 @@
 """Reads a program's report: outcomes of captured nodes, operators of steps, refused fusions.
 
     node 6 aten.add.Tensor: decomposed (add)
+    kernel fused_add_1f2e3d4c: flat blocks that cost as much as 96 bytes from memory, at least 96
     step 3: kernel fused_add_1f2e3d4c: aten.add.Tensor (6), aten.mul.Tensor (7)
     not fused: steps 3 and 5: extern steps lie between them
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 _NODE = re.compile(r"node (\d{1,9}) (\S+): (\w+) \((.*)\)")
 _STEP = re.compile(r"step (\d{1,9}): kernel \S+:(.*)")
 _EXTERN = re.compile(r"step \d{1,9}: extern ")
+_BLOCKS = re.compile(r"kernel (\S+): (.* bytes from memory, at least .*)")
 _CAPTURED = re.compile(r"([^,()\s]*) ?\((\d{1,9})\)")
 _REFUSAL = re.compile(r"not fused: steps (\d{1,9}) and (\d{1,9}): (.*)")
 
@@ -49,11 +51,13 @@ class RefusedFusions:
 class ReportFacts:
     """The facts of one report.
 
-    By step: `operators` are the captured operators of a launch, `refusals` the other steps that a
+    `blocks` has the form of each kernel's blocks with its bytes, by the kernel's name. By step:
+    `operators` are the captured operators of a launch, `refusals` the other steps that a
     step was not fused with, by reason.
     """
 
     outcomes: list[CapturedOutcome] = field(default_factory=list)
+    blocks: dict[str, str] = field(default_factory=dict)
     operators: dict[int, tuple[CapturedOperator, ...]] = field(default_factory=dict)
     refusals: dict[int, dict[str, list[int]]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -80,6 +84,8 @@ def read_report(text: str) -> ReportFacts:
             facts.operators[int(found[1])] = tuple(
                 CapturedOperator(int(node), op) for op, node in _CAPTURED.findall(found[2])
             )
+        elif found := _BLOCKS.fullmatch(line):
+            facts.blocks[found[1]] = found[2]
         elif found := _REFUSAL.fullmatch(line):
             facts.refuse(int(found[1]), int(found[2]), found[3])
         elif line and not _EXTERN.match(line):

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-from kernelfarm import digest, dtypes, ir, targets, wire
+from kernelfarm import digest, dtypes, ir, targets, traffic, wire
 
 _SUFFIXES = (".py", ".toml")
 
-_SHARED = (digest, dtypes, ir, targets, wire)
-"""Code of several services that shapes results: IRs, element types, targets, wire formats."""
+_SHARED = (digest, dtypes, ir, targets, traffic, wire)
+"""Code of several services that shapes results: IRs, types, targets, cost model, wire formats."""
 
 
 def service_fingerprint(*packages: ModuleType) -> str:

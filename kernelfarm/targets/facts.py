@@ -28,6 +28,26 @@ class TwoPassLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """How a chip's memory moves data; the defaults are the smallest numbers of known chips.
+
+    `sector_bytes` is the smallest piece that memory moves, `line_bytes` a line of the nearest
+    cache. `request_points` threads or lanes access memory at the same time. A cache keeps up to
+    `cache_bytes` that all cores read again, and is `cache_speedup` times as fast as memory. About
+    `block_points` consecutive points are computed together. Tiles of points along two axes have
+    sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles.
+    """
+
+    sector_bytes: int = 32
+    line_bytes: int = 64
+    request_points: int = 16
+    cache_bytes: int = 1048576
+    cache_speedup: int = 2
+    block_points: int = 1024
+    tile_side_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -110,6 +130,7 @@ class TargetFacts:
     max_sorted_elems: int | None = None
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
+    memory: MemoryFacts = MemoryFacts()
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     triton: TritonFacts | None = None

@@ -1,109 +1,54 @@
 """Brings a kernel's axes into canonical form: as few as possible, ordered, named d0.. and r0...
 
-The innermost outer axis is the one along which most accesses are contiguous; the others are ordered
-by the strides of the stores. Two axes become one if every index uses them only as one.
+Two axes become one if every index uses them only as one. A longer axis never moves more bytes, and
+the order of what remains is the one that moves the fewest (`kernelfarm.traffic`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise, permutations
 
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, symbol
 from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
-from kernelfarm.ir.loop_ir import (
-    Axis,
-    Kernel,
-    Store,
-    StoreMode,
-    is_ordered_reduction,
-    scattering_stores,
-)
-from optimizer_svc.kernels.rewrite_indices import accesses, body_indices, rewrite_indices
-
-_LIKELY_SIZE = 61
-"""The value of a size when strides are compared; a prime, so that different products differ."""
+from kernelfarm.ir.loop_ir import Axis, Kernel
+from kernelfarm.targets import MemoryFacts
+from kernelfarm.traffic import keeps_outer_order, keeps_reduction_order, order_axes
+from optimizer_svc.kernels.rewrite_indices import body_indices, rewrite_indices
 
 
-def normalize_axes(kernel: Kernel, sizes: Bounds) -> Kernel:
-    """The same kernel over its canonical axes."""
-    ordered = replace(
-        kernel,
-        outer=_ordered_outer(kernel),
-        reduction=_ordered_reduction(kernel),
-    )
-    merged, outer = _merge_neighbours(ordered, ordered.outer)
-    merged, reduction = _merge_neighbours(merged, merged.reduction)
-    merged = replace(merged, outer=outer, reduction=reduction)
-    return _simplified(_renamed(merged), sizes)
+def normalize_axes(kernel: Kernel, sizes: Bounds, memory: MemoryFacts) -> Kernel:
+    """The same kernel over its canonical axes for a memory."""
+    merged, outer = _merge(kernel, kernel.outer, in_order=keeps_outer_order(kernel))
+    merged, reduction = _merge(merged, kernel.reduction, in_order=keeps_reduction_order(kernel))
+    ordered = order_axes(replace(merged, outer=outer, reduction=reduction), memory, sizes)
+    return _simplified(_renamed(ordered), sizes)
 
 
-def _ordered_outer(kernel: Kernel) -> tuple[Axis, ...]:
-    # Of several updates of one element, the last in the graph's order must take effect.
-    stores = (kernel.body[number] for number in scattering_stores(kernel))
-    if any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores):
-        return kernel.outer
-    return _ordered(kernel, kernel.outer)
+def _merge(
+    kernel: Kernel, axes: tuple[Axis, ...], *, in_order: bool
+) -> tuple[Kernel, tuple[Axis, ...]]:
+    """Merges axes a, b if every index uses them only as a*extent(b) + b.
 
-
-def _ordered_reduction(kernel: Kernel) -> tuple[Axis, ...]:
-    # Arg-reductions, scans and sorts depend on the order of their axes.
-    if any(is_ordered_reduction(s) for s in kernel.body):
-        return kernel.reduction
-    return _ordered(kernel, kernel.reduction)
-
-
-def _ordered(kernel: Kernel, axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    if len(axes) < 2:
-        return tuple(axes)
-    indices = [access.index for access in accesses(kernel)]
-    stores = [s.index for s in kernel.body if isinstance(s, Store)]
-    in_stores = any(axis.name in index.symbols for axis in axes for index in stores)
-    key_indices = stores if in_stores else indices
-    numbers = {axis.name: number for number, axis in enumerate(axes)}
-
-    def by_stride(axis: Axis) -> tuple[int, int]:
-        return -_largest_stride(axis, key_indices), numbers[axis.name]
-
-    ranked = sorted(axes, key=by_stride)
-    unit = {axis.name: _contiguous_accesses(axis, indices) for axis in axes}
-    innermost = max(ranked, key=lambda axis: (unit[axis.name], ranked.index(axis)))
-    return (*(axis for axis in ranked if axis is not innermost), innermost)
-
-
-def _contiguous_accesses(axis: Axis, indices: Sequence[Expr]) -> int:
-    return sum(index.coefficient_of(axis.name) is ONE for index in indices)
-
-
-def _largest_stride(axis: Axis, indices: Sequence[Expr]) -> int:
-    found = 0
-    for index in indices:
-        if axis.name not in index.symbols:
-            continue
-        stride = index.coefficient_of(axis.name)
-        if stride is None:
-            continue
-        likely = stride.evaluate(dict.fromkeys(stride.symbols, _LIKELY_SIZE))
-        found = max(found, abs(likely))
-    return found
-
-
-def _merge_neighbours(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Kernel, tuple[Axis, ...]]:
-    """Merges axes a, b if every index uses them only as a*extent(b) + b."""
-    number = 0
-    while number + 1 < len(axes):
-        merged = _merged_pair(kernel, axes[number], axes[number + 1])
-        if merged is None:
-            number += 1
-            continue
-        pair = Axis(axes[number + 1].name, axes[number].extent * axes[number + 1].extent)
-        axes = (*axes[:number], pair, *axes[number + 2 :])
-        kernel = merged
+    If the order of the points matters, only neighbours are merged.
+    """
+    found: Kernel | None = kernel
+    while found is not None:
+        kernel, found = found, None
+        pairs = pairwise(axes) if in_order else permutations(axes, 2)
+        for outer, inner in pairs:
+            found = _merged_pair(kernel, outer, inner)
+            if found is not None:
+                pair = Axis(inner.name, outer.extent * inner.extent)
+                axes = tuple(pair if a is inner else a for a in axes if a is not outer)
+                break
     return kernel, axes
 
 
 def _merged_pair(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
     """The kernel with `inner` instead of both axes; None if an index uses them separately."""
+    if not all(_may_merge(index, outer, inner) for index in body_indices(kernel)):
+        return None
     both = {inner.name: symbol(inner.name) - symbol(outer.name) * inner.extent}
     changed: dict[Expr, Expr] = {}
     for index in body_indices(kernel):
@@ -114,6 +59,16 @@ def _merged_pair(kernel: Kernel, outer: Axis, inner: Axis) -> Kernel | None:
             return None
         changed[index] = joined
     return rewrite_indices(kernel, lambda expr: changed.get(expr, expr))
+
+
+def _may_merge(index: Expr, outer: Axis, inner: Axis) -> bool:
+    """False if the coefficients alone show that an index uses two axes separately."""
+    if outer.name not in index.symbols and inner.name not in index.symbols:
+        return True
+    step, small_step = index.coefficient_of(outer.name), index.coefficient_of(inner.name)
+    if step is None or small_step is None:
+        return True
+    return step is small_step * inner.extent
 
 
 def _renamed(kernel: Kernel) -> Kernel:

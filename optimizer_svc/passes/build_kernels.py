@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.work_budget import spend
+from kernelfarm.targets import TargetFacts
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
@@ -17,7 +18,7 @@ _STEPS_A_KERNEL = 400
 """Steps of the work budget for a kernel beside its statements: canonical form, digest, texts."""
 
 
-def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
+def build_kernels(chosen: Materialization, fusion: Fusion, target: TargetFacts) -> BuiltSteps:
     """The kernels and steps of a fusion."""
     symbols = {s.name: s for s in chosen.facts.graph.symbols}
     sizes, origin_ops = chosen.facts.bounds, chosen.facts.graph.origin_ops
@@ -29,6 +30,6 @@ def build_kernels(chosen: Materialization, fusion: Fusion) -> BuiltSteps:
             continue
         spend(_STEPS_A_KERNEL + 8 * step.statements)
         draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
-        kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes), symbols)
+        kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes, target.memory), symbols)
         steps.append(PlannedLaunch(distinct.number(kernel), draft.values, values))
     return BuiltSteps(tuple(distinct.kernels), tuple(steps))

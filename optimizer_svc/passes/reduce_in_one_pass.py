@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.algebra.simplify import Bounds
-from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, varying_values
+from kernelfarm.ir.loop_ir import GUIDES, Kernel
 from kernelfarm.targets import TargetFacts
+from kernelfarm.traffic import reads_columns
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.guided_sums import GuidedSum, find_guided_sums, in_one_pass
@@ -60,7 +61,7 @@ def _notes(name: str, sums: Sequence[GuidedSum], choices: Sequence[_Choice]) -> 
 
 def _choose(kernel: Kernel, guided: GuidedSum, target: TargetFacts) -> _Choice:
     limits = target.two_passes(guided.op)
-    is_across = _is_across(kernel)
+    is_across = reads_columns(kernel, target.memory)
     limit, word = (limits.columns, "columns") if is_across else (limits.rows, "rows")
     if limit is None:
         return _Choice(False, f"on {target.name} {word} of any length")
@@ -77,17 +78,3 @@ def _most_points(kernel: Kernel) -> int | None:
     for size in kernel.sizes:
         bounds = bounds.with_size(size.name, size.lower, size.upper)
     return bounds.interval(product_of([axis.extent for axis in kernel.reduction]))[1]
-
-
-def _is_across(kernel: Kernel) -> bool:
-    """True if most elements are adjacent to those of another row, not to those of their own."""
-    if not kernel.outer:
-        return False
-    outer, inner = kernel.outer[-1].name, kernel.reduction[-1].name
-    votes = 0
-    for number in varying_values(kernel):
-        statement = kernel.body[number]
-        if isinstance(statement, Load):
-            votes += int(statement.index.coefficient_of(outer) == 1)
-            votes -= int(statement.index.coefficient_of(inner) == 1)
-    return votes > 0

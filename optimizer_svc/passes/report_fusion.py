@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Program
+from kernelfarm.targets import TargetFacts
+from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
@@ -15,7 +18,11 @@ from optimizer_svc.ir.materialization import Materialization
 
 
 def report_fusion(
-    chosen: Materialization, fusion: Fusion, built: BuiltSteps, program: Program
+    chosen: Materialization,
+    fusion: Fusion,
+    built: BuiltSteps,
+    program: Program,
+    target: TargetFacts,
 ) -> str:
     """The report, one fact a line: counts, kernels, steps with their nodes, refusals."""
     graph = chosen.facts.graph
@@ -23,6 +30,7 @@ def report_fusion(
         (
             *_counts(fusion, program),
             *_launches(program),
+            *(_traffic(kernel, target) for kernel in program.kernels),
             *chosen.notes,
             *built.notes,
             *_steps(graph, fusion, program),
@@ -46,6 +54,23 @@ def _launches(program: Program) -> Iterator[str]:
     counts = Counter(step.kernel for step in program.plan.steps if isinstance(step, Launch))
     for number, kernel in enumerate(program.kernels):
         yield f"kernel {kernel.name}: {counts[number]} launches, {len(kernel.body)} statements"
+
+
+def _traffic(kernel: Kernel, target: TargetFacts) -> str:
+    """The form of a kernel's blocks and its price in bytes, as `kernelfarm.traffic` counts them."""
+    choice = choose_block(kernel, target.memory)
+    form = {
+        BlockForm.FLAT: "flat blocks",
+        BlockForm.TILE: f"tiles of {choice.side} by {choice.side} points",
+        BlockForm.ROWS: "rows",
+        BlockForm.COLUMNS: "columns",
+    }[choice.form]
+    sizes = f"; varying sizes are taken as {LIKELY_SIZE}" if kernel.sizes else ""
+    moved = choice.moved
+    return (
+        f"kernel {kernel.name}: {form} that cost as much as {moved.cost_bytes} bytes from memory,"
+        f" at least {moved.least_bytes}{sizes}"
+    )
 
 
 def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:

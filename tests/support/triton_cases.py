@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.source import emit_triton
-from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, needs_64_bit_indices
+from codegen_svc.emitters.triton.tiling import (
+    Tiling,
+    gpu_tiling,
+    needs_64_bit_indices,
+    program_count,
+)
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.interpret import numpy_dtype, run_kernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import target_facts
@@ -68,7 +71,7 @@ def interpreter_case(
     if tiling is None:
         raise AssertionError("every kernel has a first tiling")
     source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
-    programs = ceil_div(numel(kernel.outer), tiling.xblock).evaluate(sizes)
+    programs = program_count(kernel, tiling).evaluate(sizes)
     arrays = tuple(buffers[p.name] for p in kernel.params)
     return Case(source, programs, arrays, tuple(sizes[s.name] for s in kernel.sizes))
 

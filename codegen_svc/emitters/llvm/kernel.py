@@ -31,6 +31,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
 from kernelfarm.ir.printable import printable_line
+from kernelfarm.targets import MemoryFacts
 
 # From this many elements on, threads are worth their cost. PyTorch's grain size is half of it.
 PARALLEL_WORK_ELEMS: Final = 65536
@@ -49,13 +50,14 @@ _OWN: Final = frozenset({"first", "last", "entry"})
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
-    """LLVM's description of a processor."""
+    """LLVM's description of a processor, and how its memory moves data."""
 
     triple: str
     data_layout: str
     cpu: str
     features: str
     vector_bits: int
+    memory: MemoryFacts
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -67,7 +69,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     """
     _check(kernel)
     module = ModuleText(_header(kernel, target))
-    plan = schedule(kernel)
+    plan = schedule(kernel, target.memory)
     _write_range(module, kernel, plan)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)

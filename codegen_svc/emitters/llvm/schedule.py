@@ -15,7 +15,7 @@ from typing import Final
 
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div, product_of
+from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div, product_of
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Access,
@@ -25,14 +25,18 @@ from kernelfarm.ir.loop_ir import (
     Kernel,
     Load,
     Reduce,
-    Scan,
     Sort,
     Store,
-    StoreMode,
     index_of,
     operands_of,
-    scattering_stores,
     varying_values,
+)
+from kernelfarm.targets import MemoryFacts
+from kernelfarm.traffic import (
+    BlockForm,
+    choose_block,
+    keeps_outer_order,
+    row_and_column_blocks,
 )
 
 # Lanes of a block: several thousand hide the cost of starting a unit. With a reduction, the block's
@@ -137,29 +141,22 @@ class Schedule:
         return product_of([axis.extent for axis in self.units])
 
 
-def schedule(kernel: Kernel) -> Schedule:
-    """The schedule of a kernel."""
+def schedule(kernel: Kernel, memory: MemoryFacts) -> Schedule:
+    """The schedule of a kernel on a processor with this memory."""
     indirect_of = {s.symbol: n for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
     varying = varying_values(kernel)
     depths = _depths(kernel, indirect_of)
     phases, final_stores = _phases(kernel, varying, depths)
-    is_running = any(isinstance(s, Scan | Sort) for s in kernel.body)
-    keeps_order = _keeps_order(kernel)
-    reduction = kernel.reduction
-    if not is_running and not keeps_order:
-        reduction = _ordered(kernel, reduction)
-    lane = _last_axis(kernel) if keeps_order else _lane_axis(kernel, reduction)
-    across = _axis_across(kernel, lane) if lane and not phases and not keeps_order else None
-    rows = tuple(axis for axis in kernel.outer if axis is not lane and axis is not across)
-    if across:
-        rows = (*rows, across)
+    lane = _lane_axis(kernel, memory)
+    is_tiled = choose_block(kernel, memory).form is BlockForm.TILE
+    rows = tuple(axis for axis in kernel.outer if axis is not lane)
     scratch = () if lane else _scratch(kernel, phases, final_stores, varying, indirect_of)
     return Schedule(
         rows=rows,
         lane=lane,
-        lane_block=TILE_LANES if across else _lane_block(lane, has_reduction=bool(phases)),
-        is_tiled=across is not None,
-        reduction=reduction,
+        lane_block=TILE_LANES if is_tiled else _lane_block(lane, has_reduction=bool(phases)),
+        is_tiled=is_tiled,
+        reduction=kernel.reduction,
         phases=phases,
         final_stores=final_stores,
         scratch=scratch,
@@ -286,65 +283,37 @@ def value_dtype(kernel: Kernel, number: int) -> DType:
     return statement.dtype
 
 
-def _unit_stride_score(kernel: Kernel, axis: Axis) -> int:
-    """The accesses with stride 1 along an axis, less those with another; stores count double."""
+def _lane_axis(kernel: Kernel, memory: MemoryFacts) -> Axis | None:
+    """The last outer axis, unless the reduction is better to vectorize."""
+    if not kernel.outer or any(isinstance(s, Sort) for s in kernel.body):
+        return None
+    lane = kernel.outer[-1]
+    if not kernel.reduction:
+        return lane
+    if keeps_outer_order(kernel) or (lane.extent.is_constant and lane.extent.constant < MIN_LANES):
+        return None
+    rows, columns = row_and_column_blocks(kernel, memory)
+    if columns.is_better(rows) or rows.is_better(columns):
+        return lane if columns.is_better(rows) else None
+    # Both move as many bytes: a short window, for example. Vectors are along the better steps.
+    loads = (s for n in varying_values(kernel) if isinstance(s := kernel.body[n], Load))
+    is_contiguous = any(_step_is_one(load, lane) for load in loads)
+    is_better = _unit_steps(kernel, lane) > _unit_steps(kernel, kernel.reduction[-1])
+    return lane if is_better and is_contiguous else None
+
+
+def _unit_steps(kernel: Kernel, axis: Axis) -> int:
+    """The accesses with step 1 along an axis, less those with another; stores count double."""
     score = 0
     for statement in kernel.body:
         if isinstance(statement, Load | Store) and axis.name in statement.index.symbols:
-            is_unit = statement.index.coefficient_of(axis.name) == as_expr(1)
-            score += (2 if isinstance(statement, Store) else 1) * (1 if is_unit else -1)
+            weight = 2 if isinstance(statement, Store) else 1
+            score += weight if _step_is_one(statement, axis) else -weight
     return score
 
 
-def _ordered(kernel: Kernel, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes in order, with the best one to vectorize moved to the end; ties prefer the later."""
-    if len(axes) < 2:
-        return axes
-    scores = [_unit_stride_score(kernel, axis) for axis in axes]
-    best = max(range(len(axes)), key=lambda k: (scores[k], k))
-    return (*axes[:best], *axes[best + 1 :], axes[best])
-
-
-def _lane_axis(kernel: Kernel, reduction: tuple[Axis, ...]) -> Axis | None:
-    if not kernel.outer or any(isinstance(s, Sort) for s in kernel.body):
-        return None
-    candidate = _ordered(kernel, kernel.outer)[-1]
-    if not reduction:
-        return candidate
-    extent = candidate.extent
-    if extent.is_constant and extent.constant < MIN_LANES:
-        return None
-    is_better = _unit_stride_score(kernel, candidate) > _unit_stride_score(kernel, reduction[-1])
-    varying_loads = [
-        s for n, s in enumerate(kernel.body) if isinstance(s, Load) and n in varying_values(kernel)
-    ]
-    is_contiguous = any(s.index.coefficient_of(candidate.name) == as_expr(1) for s in varying_loads)
-    return candidate if is_better and is_contiguous else None
-
-
-def _keeps_order(kernel: Kernel) -> bool:
-    """True if the last of several updates of one element must take effect."""
-    stores = (kernel.body[number] for number in scattering_stores(kernel))
-    return any(isinstance(s, Store) and s.mode is StoreMode.SET for s in stores)
-
-
-def _last_axis(kernel: Kernel) -> Axis | None:
-    """The outer axis whose blocks of lanes are in the order of the points."""
-    return kernel.outer[-1] if kernel.outer and not kernel.reduction else None
-
-
-def _axis_across(kernel: Kernel, lane: Axis) -> Axis | None:
-    """An outer axis along which an access is contiguous that is strided along the lanes."""
-    for axis in kernel.outer:
-        for statement in kernel.body:
-            if not isinstance(statement, Load | Store) or axis is lane:
-                continue
-            along = statement.index.coefficient_of(axis.name)
-            jump = statement.index.coefficient_of(lane.name)
-            jumps = jump is None or not (jump.is_constant and abs(jump.constant) <= 1)
-            if along == as_expr(1) and jumps:
-                return axis
-    return None
+def _step_is_one(statement: Load | Store, axis: Axis) -> bool:
+    return statement.index.coefficient_of(axis.name) is ONE
 
 
 def _lane_block(lane: Axis | None, *, has_reduction: bool) -> int:

@@ -12,8 +12,8 @@ from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Indirect, Literal, Load, Store, scattering_stores
 
 
-def load_lines(block: Block, number: int, load: Load) -> list[str]:
-    """The lines of a load."""
+def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> list[str]:
+    """The lines of a load; `eviction` is Triton's name of a policy for its cache lines."""
     if not block.rules.takes_repeated_pointers:
         axis = _repeats_along(block, number, load.index)
         if axis is not None:
@@ -24,6 +24,8 @@ def load_lines(block: Block, number: int, load: Load) -> list[str]:
     other = _other_text(block, load, param.dtype)
     if masks:
         arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
+    if eviction:
+        arguments += f', eviction_policy="{eviction}"'
     loaded = f"tl.load({arguments})"
     if param.dtype is DType.BOOL:
         loaded += " != 0"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 
 from codegen_svc.emitters.triton.float8 import FLOAT8_HELPERS
+from codegen_svc.emitters.triton.narrow_formulas import NARROW_HELPERS
 from codegen_svc.emitters.triton.random_bits import kf_philox_text
 from codegen_svc.emitters.triton.scatter import atomic_helpers
 from codegen_svc.emitters.triton.sort import sort_helpers
@@ -333,6 +334,7 @@ def kf_pow(x, y):
     result = tl.where((base == 1.0) & (tl.abs(y) == float("inf")), 1.0, result)
     return tl.where((y == 0.0) | (x == 1.0), 1.0, result)
 """,
+    **NARROW_HELPERS,
     **atomic_helpers(),
     **sort_helpers(),
 }

@@ -38,6 +38,8 @@ _RESERVED = frozenset(
         "rindex",
         "xoffset",
         "roffset",
+        "rdone",
+        "rblocks",
         "xsub",
         "xmask",
         "rmask",

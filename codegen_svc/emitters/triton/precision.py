@@ -46,25 +46,26 @@ _SMOOTH_REDUCTIONS = frozenset(
         *("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"),
     )
 )
-_NARROW = frozenset((DType.F16, DType.BF16))
+NARROW_FLOATS = frozenset((DType.F16, DType.BF16))
+"""The floats that kernels store but do not compute in."""
 
 
 def hides_division_errors(kernel: Kernel) -> bool:
     """True if the kernel stores only f16 and bf16, and applies only smooth operations to floats."""
     dtypes = {param.name: param.dtype for param in kernel.params}
     for statement in kernel.body:
-        if isinstance(statement, Store) and dtypes.get(statement.param) not in _NARROW:
+        if isinstance(statement, Store) and dtypes.get(statement.param) not in NARROW_FLOATS:
             return False
         if isinstance(statement, Reduce | Scan) and statement.op not in _SMOOTH_REDUCTIONS:
             return False
         if isinstance(statement, Sort):
             return False
-        if isinstance(statement, Compute) and not _is_smooth(kernel, statement):
+        if isinstance(statement, Compute) and not is_smooth(kernel, statement):
             return False
     return True
 
 
-def _is_smooth(kernel: Kernel, compute: Compute) -> bool:
+def is_smooth(kernel: Kernel, compute: Compute) -> bool:
     """True for smooth operations, and for operations on integers and bools only."""
     operands = [value_dtype(kernel, kernel.body[number]) for number in compute.operands]
     if not any(dtype is not None and dtype.is_float for dtype in operands):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed, widened
 from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.emitters.triton.narrow_formulas import NARROW_HELPERS
 from codegen_svc.powers import is_multiplied
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -60,6 +61,7 @@ _FLOAT: dict[str, str] = {
     "isinf": 'tl.abs({0}) == float("inf")',
     "isfinite": 'tl.abs({0}) < float("inf")',
     "signbit": "kf_signbit({0})",
+    **{name.removeprefix("kf_"): f"{name}({{0}})" for name in NARROW_HELPERS},
 }
 
 _INTEGER: dict[str, str] = {
@@ -177,7 +179,9 @@ class ScalarRules:
 
     `takes_lone_pointers`: its compiler accepts pointers made of a block of one index.
     `takes_repeated_pointers`: it accepts blocks of pointers that are equal along one of two axes.
-    `counts_to_sort`: it accepts no blocks of many axes.
+    `counts_to_sort`: it accepts no blocks of many axes. `takes_narrow_functions`: elementary
+    functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
+    state for how long a cache should keep what they read.
     """
 
     target: str
@@ -186,6 +190,8 @@ class ScalarRules:
     takes_lone_pointers: bool = True
     takes_repeated_pointers: bool = True
     counts_to_sort: bool = False
+    takes_narrow_functions: bool = False
+    takes_eviction_policies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,18 +3,21 @@
 In the persistent form, a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line. In
 the looped form, each level of reductions has a loop over the reduction points. A loop recomputes
 the varying values that it needs, accumulates its level's reductions, and makes the stores that
-depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK].
+depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK]. If it is
+divided into tiles, its last axis takes the place of a reduction axis, and a program has a part of
+it: [XBLOCK, RBLOCK].
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
 from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
+from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
@@ -24,6 +27,7 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Access,
+    Compute,
     Indirect,
     Kernel,
     Literal,
@@ -56,7 +60,8 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
-    block = make_block(kernel, tiling, rules)
+    kernel = with_narrow_functions(kernel) if rules.takes_narrow_functions else kernel
+    block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
     check_float8_is_storage(kernel, block.dtypes, rules.target)
     points = _point_lines(block)
     looped = bool(kernel.reduction) and not tiling.is_persistent
@@ -69,6 +74,11 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
     )
     return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel))
+
+
+def _as_rows(kernel: Kernel) -> Kernel:
+    """The kernel with its last outer axis as the second axis of blocks."""
+    return replace(kernel, outer=kernel.outer[:-1], reduction=kernel.outer[-1:])
 
 
 def _check_names(kernel: Kernel) -> None:
@@ -94,7 +104,7 @@ def _signature(
     constexprs = [("XBLOCK", tiling.xblock)]
     if block.x_size == "XBLOCK_SUB":
         constexprs.append(("XBLOCK_SUB", tiling.xsub))
-    if kernel.reduction:
+    if block.rank == 2:
         constexprs.append(("RBLOCK", tiling.rblock))
     signature = [
         (f"{p.name}_ptr", pointer_type(p.dtype, block.rules.target)) for p in kernel.params
@@ -105,13 +115,15 @@ def _signature(
 
 
 def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
-    form = "pointwise"
+    form = "tile" if tiling.is_tile else "pointwise"
     if kernel.reduction:
         form = "persistent reduction" if tiling.is_persistent else "looped reduction"
     axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
     lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
     if kernel.reduction:
         lines.append("# reducing " + ", ".join(f"{a.name} < {a.extent}" for a in kernel.reduction))
+    if narrow := _narrow_note(kernel):
+        lines.append(f"# {narrow}")
     words = {Access.READ: "read", Access.WRITE: "written", Access.READ_WRITE: "read and written"}
     lines += [
         f"# {p.name}: {p.dtype.value}, {p.size_elems} elements, {words[p.access]}"
@@ -147,7 +159,14 @@ def _size_lines(block: Block) -> list[str]:
     if kernel.reduction and (block.r_mask or not block.tiling.is_persistent):
         lines.append(f"rnumel = {block.writer.raw_text(numel(kernel.reduction))}")
     program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
-    return [*lines, f"xoffset = {program} * XBLOCK"]
+    if not block.tiling.is_tile:
+        return [*lines, f"xoffset = {program} * XBLOCK"]
+    return [
+        *lines,
+        "rblocks = (rnumel + RBLOCK - 1) // RBLOCK",
+        f"xoffset = {program} // rblocks * XBLOCK",
+        f"roffset = {program} % rblocks * RBLOCK",
+    ]
 
 
 def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
@@ -157,15 +176,16 @@ def _sub_blocked(block: Block, lines: list[str]) -> list[str]:
 
 
 def _point_lines(block: Block) -> list[str]:
-    """Lines for `xindex` with its mask and axes; also for `rindex` if a block holds whole rows."""
+    """Lines for `xindex` with its mask and axes; also for `rindex` if no loop runs over it."""
     column = "[:, None]" if block.rank == 2 else ""
     offset = "xoffset + xsub" if block.x_size == "XBLOCK_SUB" else "xoffset"
     lines = [f"xindex = {offset} + tl.arange(0, {block.x_size}){column}"]
     if block.x_mask:
         lines.append("xmask = xindex < xnumel")
     lines += _axis_lines(block, X_FLAT)
-    if block.kernel.reduction and block.tiling.is_persistent:
-        lines.append("rindex = tl.arange(0, RBLOCK)[None, :]")
+    if block.tiling.is_persistent or block.tiling.is_tile:
+        offset = "roffset + " if block.tiling.is_tile else ""
+        lines.append(f"rindex = {offset}tl.arange(0, RBLOCK)[None, :]")
         lines += _reduction_point_lines(block)
     return lines
 
@@ -187,33 +207,66 @@ def _straight_body(block: Block) -> list[str]:
             lines += reduction_text(block, number).persistent
         else:
             lines += statement_lines(block, number)
-    return _drop_unused_literals(block, lines)
+    return _drop_unused_values(block, lines)
 
 
 def _looped_body(block: Block) -> list[str]:
     lines: list[str] = []
-    for phase in plan_phases(block.kernel):
+    phases = plan_phases(block.kernel)
+    for at, phase in enumerate(phases):
         for number in phase.before:
             lines += statement_lines(block, number)
         if phase.within or phase.reduces:
-            lines += _loop_lines(block, phase)
-    return _drop_unused_literals(block, lines)
+            lines += _loop_lines(block, phase, _evictions(block, phases, at))
+    return _drop_unused_values(block, lines)
 
 
-def _loop_lines(block: Block, phase: Phase) -> list[str]:
+def _evictions(block: Block, phases: tuple[Phase, ...], at: int) -> dict[int, str]:
+    """The policies of a loop's loads of rows that several loops read.
+
+    A cache should keep such a row until the last loop has read it.
+    """
+    if not block.rules.takes_eviction_policies:
+        return {}
+    earlier = {number for phase in phases[:at] for number in phase.within}
+    later = {number for phase in phases[at + 1 :] for number in phase.within}
+    return {
+        number: "evict_last" if number in later else "evict_first"
+        for number in phases[at].within
+        if number in earlier | later
+        and number in block.across_x
+        and number in block.varying
+        and isinstance(block.kernel.body[number], Load)
+    }
+
+
+def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[str]:
     texts = [reduction_text(block, number) for number in _guided_first(block, phase.reduces)]
     lines = [line for text in texts for line in text.initial]
     for number in phase.within:
         if isinstance(block.kernel.body[number], Scan):
             lines += carry_lines(scan_of(block, number))
-    lines.append("for roffset in range(0, rnumel, RBLOCK):")
     inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
+    if _reads_again(block, phase, evictions):
+        # Backwards: the cache still has the end of the row.
+        lines.append("for rdone in range(0, rnumel, RBLOCK):")
+        inner.insert(0, "roffset = (rnumel - 1) // RBLOCK * RBLOCK - rdone")
+    else:
+        lines.append("for roffset in range(0, rnumel, RBLOCK):")
     for number in phase.within:
-        inner += statement_lines(block, number)
+        inner += statement_lines(block, number, evictions.get(number, ""))
     for text in texts:
         inner += text.step
     lines += [_STEP + line for line in _drop_unused_axes(inner)]
     return lines + [line for text in reversed(texts) for line in text.final]
+
+
+def _reads_again(block: Block, phase: Phase, evictions: dict[int, str]) -> bool:
+    """True if a loop reads rows for the last time, and may do so in any order."""
+    is_ordered = phase.reduces or any(
+        isinstance(block.kernel.body[number], Scan) for number in phase.within
+    )
+    return not is_ordered and "evict_first" in evictions.values()
 
 
 def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
@@ -222,8 +275,10 @@ def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
     return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
 
 
-def _drop_unused_literals(block: Block, lines: list[str]) -> list[str]:
-    names = {block.names[n] for n, s in enumerate(block.kernel.body) if isinstance(s, Literal)}
+def _drop_unused_values(block: Block, lines: list[str]) -> list[str]:
+    """The lines without inlined numbers and without calls that a narrow form replaces."""
+    body = block.kernel.body
+    names = {block.names[n] for n, s in enumerate(body) if isinstance(s, Literal | Compute)}
     return _drop_unused(lines, names)
 
 
@@ -259,8 +314,16 @@ def _words(text: str) -> set[str]:
     return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
+def _narrow_note(kernel: Kernel) -> str:
+    """Which functions are less precise than f32; empty if none is."""
+    functions = ", ".join(narrow_functions(kernel))
+    return f"at the precision of f16 and bf16 results: {functions}" if functions else ""
+
+
 def _notes(kernel: Kernel) -> tuple[str, ...]:
     notes = []
+    if narrow := _narrow_note(kernel):
+        notes.append(narrow)
     stores = [s for n in scattering_stores(kernel) if isinstance(s := kernel.body[n], Store)]
     if any(s.mode is StoreMode.SET for s in stores):
         notes.append("of several updates of one element any may be the last")

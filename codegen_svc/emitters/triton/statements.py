@@ -32,13 +32,13 @@ from kernelfarm.ir.loop_ir import (
 )
 
 
-def statement_lines(block: Block, number: int) -> list[str]:
-    """The lines of one statement other than a reduction."""
+def statement_lines(block: Block, number: int, eviction: str = "") -> list[str]:
+    """The lines of one statement other than a reduction; `eviction` as in `load_lines`."""
     statement = block.kernel.body[number]
     name = block.names[number]
     match statement:
         case Load():
-            return load_lines(block, number, statement)
+            return load_lines(block, number, statement, eviction)
         case Literal() | IndexValue():
             return [f"{name} = {_number_text(block, number, statement)}"]
         case Compute(op=op, operands=operands, dtype=dtype):

@@ -152,8 +152,9 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
     assert set(aligned.guard) < set(even.guard)
     assert dict(even.launch.extras)["index_bits"] == "32"
     assert dict(general.launch.extras)["index_bits"] == "64"
-    assert b"ld.global.v4" in content_of(even, "ptx")
-    assert b"ld.global.v4" not in content_of(aligned, "ptx")
+    wide_load = re.compile(rb"ld\.global\S*\.v4")
+    assert wide_load.search(content_of(even, "ptx"))
+    assert not wide_load.search(content_of(aligned, "ptx"))
 
 
 def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:

@@ -15,6 +15,7 @@ from kernelfarm.targets import (
     CompileCost,
     GpuFacts,
     LlvmFacts,
+    MemoryFacts,
     TargetFacts,
     TritonFacts,
     VendorFacts,
@@ -94,6 +95,15 @@ def test_every_accelerator_states_how_it_sorts_and_what_triton_may_write() -> No
             is_accelerator == (target.triton is not None) == (target.max_sorted_elems is not None)
         )
         assert is_accelerator == (target.llvm is None) == (target.processor is None)
+
+
+def test_every_chip_states_how_its_memory_moves_data() -> None:
+    for target in all_targets().values():
+        memory = target.memory
+        assert memory != MemoryFacts()
+        assert memory.line_bytes % memory.sector_bytes == 0
+        assert memory.cache_bytes >= 1 << 20
+        assert (memory.tile_side_bytes is None) == (target.local_buffer is not None)
 
 
 def test_kernel_names_fit_every_chip() -> None:

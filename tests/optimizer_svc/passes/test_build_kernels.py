@@ -8,7 +8,7 @@ import pytest
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import symbol
-from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
+from kernelfarm.ir.graph_ir import Ref, SizeSymbol, TensorType
 from kernelfarm.ir.loop_ir import Load
 from kernelfarm.ir.text import print_kernel
 from tests.support.goldens import assert_golden
@@ -145,14 +145,24 @@ def test_symbolic_contiguous_axes_are_one_loop() -> None:
     assert [axis.extent for axis in kernel.outer] == [size * size * 3]
 
 
-def test_the_innermost_loop_is_the_one_that_most_accesses_follow() -> None:
+def test_the_innermost_loop_is_the_one_that_moves_the_fewest_bytes() -> None:
+    """Four vectors of 64 elements do not outvote two tensors of 400,000."""
     make = Maker()
-    turned = TensorType(DType.F32, sizes(6, 4), sizes(1, 6))
-    x, y = make.add_input(turned), make.add_input(turned)
-    graph = make.returning(make.add("add", x, y))
-    kernel = only_kernel(graph)
-    assert [axis.extent for axis in kernel.outer] == [4, 6]
-    assert all(s.index.coefficient_of("d1") == 1 for s in kernel.body if isinstance(s, Load))
+    x = make.add_input(tensor_with_strides(8, 64, 784))
+    for op in ("sub", "mul", "mul", "add"):
+        vector = make.add_input(tensor_with_strides(64))
+        x = make.add(op, x, make.spread(vector, (1,), 8, 64, 784))
+    kernel = only_kernel(make.returning(x))
+    assert [axis.extent for axis in kernel.outer] == [8, 64, 784]
+    assert [str(s.index) for s in kernel.body if isinstance(s, Load)].count("d1") == 4
+
+
+def test_axes_that_are_not_neighbours_merge_if_all_accesses_allow_it() -> None:
+    make = Maker()
+    turned = TensorType(DType.F32, sizes(6, 64, 4), sizes(4, 24, 1))  # axes 0 and 2 are one run
+    result = make.add("exp", make.add_input(turned))
+    kernel = only_kernel(make.build([Ref(result)], [turned]))
+    assert [axis.extent for axis in kernel.outer] == [64 * 24]
 
 
 @pytest.mark.golden

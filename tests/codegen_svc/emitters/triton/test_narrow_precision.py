@@ -1,0 +1,203 @@
+"""Results of f16 and bf16 are as exact as eager's, for every value of the input."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+
+from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
+from codegen_svc.emitters.triton.tiling import Tiling
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.ir.loop_ir import Access, Kernel
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.single_operator import to_numpy
+from tests.support.traced_graphs import traced_one
+from tests.support.triton_cases import interpreter_case
+from tests.support.triton_interpreter import Case, run_interpreted
+
+TARGET = target_facts("cuda:sm_90a")
+EVERY = 1 << 16
+DTYPES = (torch.bfloat16, torch.float16)
+Function = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Precise:
+    """A function, its exact value in float64 without cancellation, and the forms of its kernel."""
+
+    function: Function
+    exact: Function
+    forms: tuple[str, ...]
+
+
+def _wide(function: Function) -> Function:
+    return lambda x: function(x.double())
+
+
+def _gelu(x: torch.Tensor) -> torch.Tensor:
+    x = x.double()
+    return 0.5 * x * torch.special.erfc(-x * 0.5**0.5)
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    x = x.double()
+    return x * torch.sigmoid((2 / torch.pi) ** 0.5 * 2 * (x + 0.044715 * x * x * x))
+
+
+def _softplus(x: torch.Tensor) -> torch.Tensor:
+    return torch.logaddexp(x.double(), torch.zeros_like(x).double())
+
+
+CASES = {
+    "erf": Precise(torch.erf, _wide(torch.erf), ("erf",)),
+    "tanh": Precise(torch.tanh, _wide(torch.tanh), ("tanh",)),
+    "expm1": Precise(torch.expm1, _wide(torch.expm1), ("expm1",)),
+    "gelu": Precise(F.gelu, _gelu, ("1 + erf",)),
+    "gelu by tanh": Precise(lambda x: F.gelu(x, approximate="tanh"), _gelu_tanh, ("1 + tanh",)),
+    "softplus": Precise(F.softplus, _softplus, ("log1p(exp)",)),
+    "mish": Precise(F.mish, lambda x: x * torch.tanh(_softplus(x)), ("tanh(log1p)",)),
+    "elu": Precise(F.elu, _wide(F.elu), ("expm1",)),
+    "log of sigmoid": Precise(F.logsigmoid, lambda x: -_softplus(-x), ("log1p(exp)",)),
+    "silu": Precise(F.silu, _wide(F.silu), ()),
+    "sigmoid": Precise(torch.sigmoid, _wide(torch.sigmoid), ()),
+    "exp": Precise(torch.exp, _wide(torch.exp), ()),
+    "log": Precise(torch.log, _wide(torch.log), ()),
+    "sin": Precise(torch.sin, _wide(torch.sin), ()),
+}
+# Eager rounds the sum.
+WITH_BIAS = {
+    "gelu": Precise(lambda x, y: F.gelu(x + y), lambda x, y: _gelu((x + y).double()), ("1 + erf",)),
+    "gelu by tanh": Precise(
+        lambda x, y: F.gelu(x + y, approximate="tanh"),
+        lambda x, y: _gelu_tanh((x + y).double()),
+        ("1 + tanh",),
+    ),
+}
+GATED = {"gelu": CASES["gelu"], "silu": CASES["silu"], "mish": CASES["mish"]}
+
+WHOLE = Tiling(EVERY, EVERY, 0, False, 32)
+ROUNDED = """
+
+@triton.jit
+def kf_rounded(x):
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+    return tl.where(x != x, x, rounded.to(tl.float32, bitcast=True))
+"""
+
+
+def every_value(dtype: torch.dtype) -> torch.Tensor:
+    """All bit patterns of a type of 16 bits."""
+    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
+
+
+def kernel_of(function: Function, *args: torch.Tensor) -> Kernel:
+    """The only kernel of a function for an H100."""
+    with torch.no_grad():
+        graph = traced_one(function, *args).graph
+    lowered = decompose_to_prims(graph, max_sorted_elems=TARGET.max_sorted_elems)
+    (kernel,) = optimize(lowered.graph, TARGET).program.kernels
+    return kernel
+
+
+def ulps(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The unit in the last place of a type at each value of float64."""
+    info = torch.finfo(dtype)
+    exponent = values.abs().clamp(min=info.tiny).log2().floor()
+    return info.eps * torch.pow(2.0, exponent)
+
+
+def _with_f32(launch: Case) -> Case:
+    """The launch with buffers of f32, because the interpreter errs at subnormal and infinite bf16.
+
+    Roundings to bf16 within the kernel stay, as operations on bits.
+    """
+    text = re.sub(r"(\w+)\.to\(tl\.bfloat16\)", r"kf_rounded(\1)", launch.source.text)
+    head, module = text.split("import triton.language as tl\n")
+    source = replace(launch.source, text=f"{head}import triton.language as tl\n{ROUNDED}{module}")
+    return replace(
+        launch, source=source, buffers=tuple(b.astype(np.float32) for b in launch.buffers)
+    )
+
+
+def result_of(case: Precise, *args: torch.Tensor) -> torch.Tensor:
+    """What the case's kernel computes."""
+    kernel = kernel_of(case.function, *args)
+    assert narrow_functions(with_narrow_functions(kernel)) == case.forms
+    inputs = iter(args)
+    buffers = {
+        p.name: to_numpy(next(inputs) if p.access is Access.READ else torch.zeros_like(args[0]))
+        for p in kernel.params
+    }
+    (result,) = run_interpreted([_with_f32(interpreter_case(kernel, buffers, {}, WHOLE))])
+    assert not isinstance(result, str), result
+    return torch.from_numpy(np.asarray(result[-1], np.float32)).to(args[0].dtype)
+
+
+def check(case: Precise, *args: torch.Tensor) -> None:
+    """At no value is the kernel more than half a unit farther from float64 than eager is."""
+    dtype = args[0].dtype
+    got = result_of(case, *args).double()
+    eager = case.function(*args).double()
+    exact = case.exact(*args)
+    torch.testing.assert_close(got.isnan(), exact.isnan())
+    special = ~eager.isfinite() | ~got.isfinite()
+    nearest = exact.to(dtype).double()
+    assert bool((special <= ((got == nearest) | (got == eager) | got.isnan())).all())
+    excess = ((got - exact).abs() - (eager - exact).abs()) / ulps(exact, dtype)
+    excess = torch.where(special, 0.0, excess)
+    worst = int(excess.argmax())
+    assert excess[worst] <= 0.5, (
+        f"{excess[worst]:.3f} units at {[float(a[worst]) for a in args]}:"
+        f" {got[worst]}, eager {eager[worst]}, exact {exact[worst]}"
+    )
+
+
+def _slow_but_one(names: Iterable[str]) -> list[object]:
+    """GELU as it is; the others as slow, because each takes half a second."""
+    return [
+        name if name == "gelu" else pytest.param(name, marks=pytest.mark.slow) for name in names
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", _slow_but_one(CASES))
+def test_every_value_is_within_half_a_unit_of_eagers_error(name: str, dtype: torch.dtype) -> None:
+    check(CASES[name], every_value(dtype))
+
+
+@pytest.mark.slow  # half a second for each
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", WITH_BIAS)
+def test_with_a_bias_every_value_is_too(name: str, dtype: torch.dtype) -> None:
+    check(WITH_BIAS[name], every_value(dtype), _numbers(dtype))
+
+
+@pytest.mark.slow  # half a second for each
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", GATED)
+def test_in_a_product_every_value_is_within_half_a_unit_of_eagers_error(
+    name: str, dtype: torch.dtype
+) -> None:
+    single = GATED[name]
+    gated = replace(single, function=lambda x, y: single.function(x) * y)
+    x, y = every_value(dtype), _numbers(dtype)
+    got = result_of(gated, x, y).double()
+    inner = single.exact(x)
+    exact = inner * y.double()
+    inner_bound = (single.function(x).double() - inner).abs() + 0.5 * ulps(inner, dtype)
+    bound = inner_bound * y.double().abs() + 0.5 * ulps(exact, dtype)
+    wrong = (got - exact).abs() > bound
+    assert not bool((wrong & got.isfinite()).any()), (x[wrong], y[wrong], got[wrong], exact[wrong])
+    assert bool((exact.isfinite() | ~got.isfinite()).all())
+
+
+def _numbers(dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(EVERY, generator=torch.Generator().manual_seed(3)).to(dtype)
