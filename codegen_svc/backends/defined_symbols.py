@@ -46,6 +46,9 @@ def _defined_globals(content: bytes) -> dict[str, int]:
     """Size by name of each global symbol that the binary defines."""
     try:
         elf = ELFFile(io.BytesIO(content))
+        header = elf.header
+        if header["e_shoff"] + header["e_shnum"] * header["e_shentsize"] > len(content):
+            raise ELFError("its section headers end beyond it")
         # By type: to find a section by its name, the library reads all sections.
         dynamic = next(elf.iter_sections("SHT_DYNSYM"), None)
         table = dynamic or next(elf.iter_sections("SHT_SYMTAB"), None)
