@@ -1,8 +1,8 @@
 """The scheduling priority of processes, so that frontends respond quickly to hits.
 
 frontends, cache       as they were started, usually nice 0
-other services         nice 10 and slices of 5 ms: only calls that miss need them
-work and compilations  nice 10 and slices of 20 ms
+other services         nice 10 and slices of 20 ms: only calls that miss need them
+work and compilations  nice 10 and slices of 50 ms
 heavy ones of these    SCHED_IDLE, and not on the first processor
 
 With nice 19, compilations would starve beside any other busy program.
@@ -23,7 +23,7 @@ _LOWEST = 19
 _BEHIND_FRONTENDS = 10
 """Before Linux 6.6, a busy process that is 10 steps nicer gives up its processor at once to a
 process that wakes up, as a frontend does for each call."""
-_SERVICE_SLICE_NS, _WORK_SLICE_NS = 5_000_000, 20_000_000
+_SERVICE_SLICE_NS, _WORK_SLICE_NS = 20_000_000, 50_000_000
 """Since Linux 6.12, a busy process gives up its processor at once to a process with shorter slices
 (usually 1 to 3 ms) that wakes up. Between, that process may wait for a tick (4 ms)."""
 _SET_ATTRIBUTES = {"x86_64": 314, "aarch64": 274}

@@ -86,7 +86,7 @@ def test_heavy_work_leaves_a_processor() -> None:
 
 @pytest.mark.parametrize(
     ("yielding", "slice_ns"),
-    [("yield_to_frontends", 5_000_000), ("yield_to_services", 20_000_000)],
+    [("yield_to_frontends", 20_000_000), ("yield_to_services", 50_000_000)],
 )
 def test_who_yields_has_a_lower_priority_and_longer_slices(yielding: str, slice_ns: int) -> None:
     """Its children too."""
