@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from celery import Celery, signals
 from kombu.exceptions import KombuError, OperationalError
@@ -20,15 +21,11 @@ from kombu.exceptions import KombuError, OperationalError
 from codegen_svc.settings import CodegenSettings, FarmSettings
 from kernelfarm.errors import UnavailableError
 
-BUILD_TASK = "codegen.build"
+BUILD_TASK = "codegen.build_group"
 
-# Header: the id of the request, for the worker's log.
-REQUEST_ID_HEADER = "kernelfarm_request_id"
-# Header: the span that the job belongs to.
-TRACEPARENT_HEADER = "kernelfarm_traceparent"
 # Header: true if the kernel is expected to compile long.
 SLOW_HEADER = "kernelfarm_slow"
-# Header: true if the kernel compiles at a lower priority, because its tenant uses more than others.
+# Header: true if the kernels compile at a lower priority, as their tenant uses more than others.
 STANDS_BACK_HEADER = "kernelfarm_stands-back"
 
 # The worker's queue, as a setting of Celery's configuration, which pool processes inherit.
@@ -107,18 +104,38 @@ def make_app(settings: FarmSettings) -> Celery:
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """The content of a task's message: which key to build, under which fence, and how.
+    """One job of a message: which key to build, and under which fence.
+
+    `request_id` is for the worker's log; the job's span belongs to that of `traceparent`.
+    """
+
+    key: bytes
+    fence: int
+    request_id: str = ""
+    traceparent: str = ""
+
+    def to_list(self) -> list[str | int]:
+        """Its form in a message."""
+        return [self.key.hex(), self.fence, self.request_id, self.traceparent]
+
+    @staticmethod
+    def from_list(fields: list[Any]) -> QueuedJob:
+        """The job of its form in a message."""
+        key, fence, request_id, traceparent = fields
+        return QueuedJob(bytes.fromhex(key), int(fence), str(request_id), str(traceparent))
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGroup:
+    """The content of a task's message: jobs of one namespace, and how to compile them.
 
     `stands_back`: compile at a lower priority.
     """
 
     queue: str
     namespace: str
-    key: bytes
-    fence: int
+    jobs: tuple[QueuedJob, ...]
     is_warm_up: bool = False
-    request_id: str = ""
-    traceparent: str = ""
     is_slow: bool = False
     stands_back: bool = False
 
@@ -131,13 +148,13 @@ class JobQueue:
         self._send_s = settings.broker_send_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queue")
 
-    async def send(self, job: QueuedJob) -> None:
-        """Queues a job.
+    async def send(self, group: QueuedGroup) -> None:
+        """Queues a group of jobs.
 
         Raises:
             UnavailableError: the broker did not take the job within seconds.
         """
-        await self._in_thread(partial(self._send, job))
+        await self._in_thread(partial(self._send, group))
 
     async def connect(self) -> None:
         """Connects before the first job, which then need not wait for the connection.
@@ -171,18 +188,16 @@ class JobQueue:
         except _BROKER_ERRORS as error:
             raise UnavailableError(f"the broker does not answer: {error}") from error
 
-    def _send(self, job: QueuedJob) -> None:
+    def _send(self, group: QueuedGroup) -> None:
         try:
             self._app.send_task(
                 BUILD_TASK,
-                args=(job.namespace, job.key.hex(), job.fence),
-                queue=job.queue,
-                priority=WARM_UP if job.is_warm_up else INTERACTIVE,
+                args=(group.namespace, [job.to_list() for job in group.jobs]),
+                queue=group.queue,
+                priority=WARM_UP if group.is_warm_up else INTERACTIVE,
                 headers={
-                    REQUEST_ID_HEADER: job.request_id,
-                    TRACEPARENT_HEADER: job.traceparent,
-                    SLOW_HEADER: job.is_slow,
-                    STANDS_BACK_HEADER: job.stands_back,
+                    SLOW_HEADER: group.is_slow,
+                    STANDS_BACK_HEADER: group.stands_back,
                 },
                 ignore_result=True,
                 retry=True,

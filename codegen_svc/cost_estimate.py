@@ -3,7 +3,9 @@
 Each vendor's numbers are a fact of `kernelfarm.targets` (`CompileCost`): processor time in
 milliseconds that one operation adds to one variant. They were measured with chains of 1 and 4
 operations over 1,024 f32 elements (eight for each thread) on a cloud machine of two cores, with
-Triton 3.9.0, its ptxas 12.9 and llvmlite 0.50. An operation on f64 takes about twice as long.
+Triton 3.9.0, its ptxas 12.9 and llvmlite 0.50. An operation on f64 takes about twice as long. The
+CPU's numbers for a kernel and a plain operation are fitted to the kernels of eight models, which
+take 28 ms on average there.
 
 The estimate decides the order of jobs and whether mathematical functions are called. If it is
 wrong, the measured time corrects it (`codegen_svc/worker`).

@@ -55,6 +55,9 @@ class CodegenSettings(FarmSettings):
     queue_headroom: int = Field(default=0, ge=0)
     """Jobs that one edge may have in a queue beside two for each worker process; further jobs wait
     in its fair queue."""
+    job_group_s: float = Field(default=0.25, ge=0)
+    """Small kernels are sent to a worker in groups that are expected to compile for so long; with
+    0, each is sent alone."""
     slow_kernel_s: float = Field(default=4.0, gt=0)
     """A kernel that is expected to compile longer is slow; slow kernels leave one worker process of
     a vendor free."""

@@ -125,15 +125,43 @@ def _recorded(
         yield
 
 
-def record(name: str, began_ns: int, ended_ns: int) -> None:
-    """Records a span that is over, within the present one.
+class BegunSpan:
+    """A span that ends by a call, for work that is no block: several of them may overlap."""
+
+    __slots__ = ("_span", "trace_id", "traceparent")
+
+    def __init__(self, name: str, parent: str = "", **attributes: str | int | float) -> None:
+        """Begins a span within that of a `traceparent`, or within the present one."""
+        self._span: Span | None = None
+        self.traceparent = self.trace_id = ""
+        if not _state.service:
+            return
+        from opentelemetry import trace  # noqa: PLC0415 -- only if traces are on
+
+        context = _context_of(parent) if parent else None
+        self._span = _tracer().start_span(name, context, attributes=attributes)
+        carrier: dict[str, str] = {}
+        _propagator().inject(carrier, trace.set_span_in_context(self._span))
+        self.traceparent = carrier.get(HEADER, "")
+        self.trace_id = trace.format_trace_id(self._span.get_span_context().trace_id)
+
+    def end(self) -> None:
+        """Ends the span; may be called twice."""
+        span, self._span = self._span, None
+        if span is not None:
+            span.end()
+
+
+def record(name: str, began_ns: int, ended_ns: int, parent: str = "") -> None:
+    """Records a span that is over, within the present one or that of a `traceparent`.
 
     The times are nanoseconds of `time.monotonic_ns`, which all processes of a host share.
     """
     if not _state.service:
         return
     to_epoch_ns = time.time_ns() - time.monotonic_ns()
-    span = _tracer().start_span(name, start_time=began_ns + to_epoch_ns)
+    context = _context_of(parent) if parent else None
+    span = _tracer().start_span(name, context, start_time=began_ns + to_epoch_ns)
     span.end(ended_ns + to_epoch_ns)
 
 

@@ -13,7 +13,7 @@ from codegen_svc.backends.registry import find_backend
 from codegen_svc.sandbox.warm_up import warm_up
 from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.ir.artifact import BuiltKernel
-from kernelfarm.service.priority import yield_to_frontends
+from kernelfarm.service.priority import yield_to_services
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes, job_to_bytes
 
@@ -60,7 +60,7 @@ class BarePool:
 
 
 def _begin(vendor: str) -> None:
-    yield_to_frontends()
+    yield_to_services()
     _backend.append(find_backend(vendor))
     warm_up(_backend[0])
 

@@ -46,7 +46,12 @@ def _defined_globals(content: bytes) -> dict[str, int]:
     """Size by name of each global symbol that the binary defines."""
     try:
         elf = ELFFile(io.BytesIO(content))
-        table = elf.get_section_by_name(".dynsym") or elf.get_section_by_name(".symtab")
+        header = elf.header
+        if header["e_shoff"] + header["e_shnum"] * header["e_shentsize"] > len(content):
+            raise ELFError("its section headers end beyond it")
+        # By type: to find a section by its name, the library reads all sections.
+        dynamic = next(elf.iter_sections("SHT_DYNSYM"), None)
+        table = dynamic or next(elf.iter_sections("SHT_SYMTAB"), None)
         if not isinstance(table, SymbolTableSection):
             raise InternalError("the binary of a kernel has no symbol table. It is not signed")
         if table.num_symbols() > _MAX_SYMBOLS:

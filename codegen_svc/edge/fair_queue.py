@@ -43,19 +43,22 @@ class JobClass:
 
 @dataclass(slots=True)
 class Permit:
-    """The right to have one job in the queue."""
+    """The right to have one job, or one group of small jobs, in the queue."""
 
     job_class: JobClass
     clock: Callable[[], float]
     begun_s: float | None = None
 
-    def begin(self) -> None:
-        """Starts the job's time, when a worker took it: from now on its tenant is charged."""
-        self.begun_s = self.clock()
+    def begin(self, ran_s: float = 0.0) -> None:
+        """Starts the time of its jobs, for which their tenant is charged.
+
+        `ran_s`: for how long they have run when the edge notices that a worker took them.
+        """
+        self.begun_s = self.clock() - ran_s
 
     @property
     def spent_s(self) -> float:
-        """For how long the job ran."""
+        """For how long its jobs ran."""
         return 0.0 if self.begun_s is None else self.clock() - self.begun_s
 
 

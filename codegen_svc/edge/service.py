@@ -14,9 +14,10 @@ import grpc.aio
 
 from codegen_svc.celery_app import JobQueue
 from codegen_svc.cost_estimate import estimated_cost_s
-from codegen_svc.edge.dispatch import Dispatcher, KernelJob
+from codegen_svc.edge.dispatch import Dispatcher
+from codegen_svc.edge.jobs import KernelJob
 from codegen_svc.settings import CodegenSettings
-from kernelfarm.cache import KernelCache, SigningPolicy, Space
+from kernelfarm.cache import EdgeCache, SigningPolicy, Space
 from kernelfarm.cache.farm_reports import FarmReports
 from kernelfarm.digest import kernel_key
 from kernelfarm.end_task import end_task
@@ -49,7 +50,7 @@ _REPORT_QUEUES_S = 2.0
 class CodegenService(CodegenServiceServicer):
     """The RPCs of the code generation service."""
 
-    def __init__(self, dispatcher: Dispatcher, cache: KernelCache) -> None:
+    def __init__(self, dispatcher: Dispatcher, cache: EdgeCache) -> None:
         self._dispatcher = dispatcher
         self._cache = cache
 
@@ -101,7 +102,7 @@ async def serve_codegen(settings: CodegenSettings) -> None:
     """Serves until SIGTERM; calls in progress then have the drain's grace period to finish."""
     trust = SigningPolicy(keyring=settings.keyring(), verified_bytes=settings.verified_bytes)
     queue = JobQueue(settings)
-    async with KernelCache(
+    async with EdgeCache(
         settings.cache_url, namespace=settings.namespace, space=Space.KERNELS, signing=trust
     ) as cache:
         dispatcher = Dispatcher(cache, queue, settings)
@@ -121,7 +122,7 @@ async def serve_codegen(settings: CodegenSettings) -> None:
             queue.close()
 
 
-async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
+async def _connect_ahead(queue: JobQueue, cache: EdgeCache) -> None:
     """Connects to broker and cache and reads the chips' facts before the first request."""
     all_targets()
     try:
@@ -131,7 +132,7 @@ async def _connect_ahead(queue: JobQueue, cache: KernelCache) -> None:
         get_logger().warning("connect_failed", message=str(error))
 
 
-async def _report_queues(dispatcher: Dispatcher, cache: KernelCache) -> None:
+async def _report_queues(dispatcher: Dispatcher, cache: EdgeCache) -> None:
     """Stores this edge's view of its queues every few seconds, for the farm's page."""
     reports = FarmReports(cache.client, cache.redis_keys)
     edge = f"{socket.gethostname()}:{os.getpid()}"

@@ -36,7 +36,7 @@ from codegen_svc.sandbox.outcome import lost_outcome, outcome_of_error, outcome_
 from codegen_svc.sandbox.process_tree import TreeUsage, processor_s, shared_out_bytes, tree_usage
 from codegen_svc.sandbox.restrictions import Confinement, confine, limit_processor_time
 from codegen_svc.sandbox.system_calls import die_with_parent
-from kernelfarm.service.priority import leave_a_processor, yield_to_all, yield_to_frontends
+from kernelfarm.service.priority import leave_a_processor, yield_to_all, yield_to_services
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.job import job_from_bytes
 
@@ -83,7 +83,7 @@ def _compile_jobs(
     """Confines this process, compiles jobs and sends the outcomes; never returns."""
     status = 1
     try:
-        yield_to_frontends()
+        yield_to_services()
         log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         _keep_only({0: os.open(os.devnull, os.O_RDONLY), 1: log, 2: log}, ends)
         scratch = folder / "tmp"

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-
 from codegen_svc.backends.contract import ToolStatus
-from codegen_svc.backends.stage_times import StageTime
-from codegen_svc.sandbox.connection import CompilationEnd, SandboxProcess, TimeLimits
-from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
+from codegen_svc.sandbox.compilation import Compilation, CompileJob
+from codegen_svc.sandbox.connection import TimeLimits
 from codegen_svc.sandbox.level import ConfinementLevel, check_level, parse_level
 from codegen_svc.sandbox.limits import SandboxLimits
-from codegen_svc.sandbox.outcome import (
-    LostCompilationError,
-    parsed_outcome,
-    times_of_outcome,
-    variants_of_outcome,
-)
 from codegen_svc.sandbox.processes import SandboxProcesses
-from kernelfarm.errors import KernelfarmError, KernelRejectedError
+from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.targets import TargetFacts
 from kernelfarm.wire import kernel_to_proto
 from kernelfarm.wire.job import job_to_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """A kernel to compile; if `namespace` is empty, its process compiles nothing else."""
-
-    kernel: Kernel
-    target: TargetFacts
-    time_limits: TimeLimits
-    namespace: str
-
-
 class SandboxedBackend:
-    """A vendor's backend in confined processes, for use by one thread.
-
-    `spent_s` is the processor time of the last compilation, however it ended. `stage_times` are the
-    times of its stages, if its process reported them.
-    """
+    """A vendor's backend in confined processes, for use by one thread."""
 
     def __init__(self, vendor: str, limits: SandboxLimits, *, demanded: str, wall_s: float) -> None:
         self._vendor = vendor
         self._limits = limits
         self._wall_s = wall_s
-        self.spent_s = 0.0
-        self.stage_times: tuple[StageTime, ...] = ()
         self._children = SandboxProcesses(vendor, limits)
         try:
             check_level(self.level, demanded)
@@ -90,71 +63,25 @@ class SandboxedBackend:
         return self._children.hello.makes_runnable_binaries
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
-        """The kernel's variants; as `compile` with the default time limits.
+        """The kernel's variants, made in a process of its own with the default time limits.
 
         Raises:
-            KernelfarmError: see `compile`.
+            KernelfarmError: see `Compilation.variants`.
         """
-        return self.compile(kernel, target, TimeLimits(self._wall_s, self._limits.processor_s))
+        limits = TimeLimits(self._wall_s, self._limits.processor_s)
+        content = job_to_bytes(kernel_to_proto(kernel), target.name)
+        return self.begin(CompileJob(content, kernel.name, target.name, limits)).variants()
 
-    def compile(
-        self, kernel: Kernel, target: TargetFacts, time_limits: TimeLimits, namespace: str = ""
-    ) -> tuple[BuiltKernel, ...]:
-        """The kernel's variants, made in a confined process within time limits.
+    def begin(self, job: CompileJob) -> Compilation:
+        """Begins a compilation in a confined process; it must be settled before the next begins.
 
-        A process may compile several kernels of one namespace. If it is lost from outside, or fails
-        after it compiled other kernels, the compilation is tried once more in a new process.
+        A process may compile several kernels of one namespace.
 
         Raises:
-            TimeLimitError: it took longer, by the clock or in processor time.
-            KernelRejectedError: the toolchain refuses the kernel, crashes, or reaches a limit.
-            UnavailableError: a tool is missing, or the process was lost twice.
-            InternalError: our bug.
+            UnavailableError: no process can be started.
         """
-        job = _Job(kernel, target, time_limits, namespace)
-        self.spent_s, self.stage_times = 0.0, ()
-        child = self._children.take(namespace, must_be_fresh=False)
-        try:
-            return self._run(child, job)
-        except TimeLimitError:
-            raise
-        except LostCompilationError as error:
-            get_logger().warning("compilation_lost", message=str(error))
-            self._children.renew()
-        except KernelfarmError:
-            if child.jobs == 1:
-                raise
-        return self._run(self._children.take(namespace, must_be_fresh=True), job)
+        return Compilation(job, self._children, self._limits)
 
     def close(self) -> None:
         """Ends its processes."""
         self._children.close()
-
-    def _run(self, child: SandboxProcess, job: _Job) -> tuple[BuiltKernel, ...]:
-        content = job_to_bytes(kernel_to_proto(job.kernel), job.target.name)
-        # A slow job raises its process's niceness, which cannot be lowered again.
-        may_stay = not job.time_limits.niceness and self._children.is_reusable(child, job.namespace)
-        began_ns = time.monotonic_ns()
-        try:
-            end = child.run(
-                content, job.time_limits, self._limits.output_bytes, is_last=not may_stay
-            )
-            self.spent_s += end.processor_s
-            variants = self._variants(end, job, began_ns)
-        except BaseException:
-            child.close()
-            raise
-        self._children.release(child, job.namespace, end)
-        return variants
-
-    def _variants(self, end: CompilationEnd, job: _Job, began_ns: int) -> tuple[BuiltKernel, ...]:
-        if end.ended_for or end.exit_status != 0:
-            raise error_of_end(end, job.time_limits, self._limits)
-        outcome = parsed_outcome(end.result)
-        self.stage_times += times_of_outcome(outcome, began_ns, time.monotonic_ns())
-        try:
-            return variants_of_outcome(outcome, job.kernel.name, job.target.name)
-        except KernelRejectedError as error:
-            if end.processor_s >= job.time_limits.processor_s:  # in a program of the toolchain
-                raise processor_time_error(job.time_limits) from error
-            raise

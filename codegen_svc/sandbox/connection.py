@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 JOB_HEADER: Final = struct.Struct("<IIB?")
-"""Length of the job in bytes, processor seconds, niceness (0 to 19), and whether it is the
+"""Length of the job in bytes, processor seconds, niceness to add (0 to 19), and whether it is the
 process's last job."""
 RESULT_HEADER: Final = struct.Struct("<Q")
 """Length of the result in bytes."""
@@ -24,6 +24,7 @@ JOB_ENDED: Final = b"u"
 
 _CHUNK_BYTES: Final = 1 << 20
 _RECORD_BYTES: Final = 1 << 16
+_READ_WITHIN_S: Final = 0.5
 # A supervisor ends its compilation at once when asked to.
 _END_WITHIN_S: Final = 10.0
 
@@ -49,6 +50,14 @@ class CompilationEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class JobReply:
+    """What a process sent for a job, None without a result; and why it must be ended, or empty."""
+
+    result: bytes | None
+    ended_for: str
+
+
+@dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Limits of one compilation: time by the clock, processor time of each process, niceness."""
 
@@ -61,7 +70,7 @@ class SandboxProcess:
     """A confined process that compiles one job after the other.
 
     `jobs` is the number of its jobs so far, `processor_s` its processor time, `idle_since_s` the
-    time at which its last job ended.
+    time at which its last job ended. Its `niceness` can only grow.
     """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
@@ -72,6 +81,9 @@ class SandboxProcess:
         self.jobs = 0
         self.processor_s = 0.0
         self.idle_since_s = 0.0
+        self.niceness = 0
+        self._ends_s = 0.0
+        self._is_last = False
 
     def close(self) -> None:
         """Ends the process; may be called twice."""
@@ -81,29 +93,38 @@ class SandboxProcess:
         self._job = self._result = -1
         self._supervision.close()
 
-    def run(
-        self, job: bytes, time_limits: TimeLimits, output_bytes: int, *, is_last: bool
-    ) -> CompilationEnd:
-        """Sends a job and waits for its end; ends it when its time is over.
+    def begin(self, job: bytes, time_limits: TimeLimits, *, is_last: bool) -> None:
+        """Sends a job; `read` must follow, then `end`.
 
         After the last job, and after every end without a result, the process is over.
         """
-        ends_s = time.monotonic() + time_limits.wall_s
+        self._ends_s = time.monotonic() + time_limits.wall_s
+        self._is_last = is_last
         self.jobs += 1
         self._notify(JOB_BEGINS)
-        header = JOB_HEADER.pack(len(job), time_limits.processor_s, time_limits.niceness, is_last)
-        self._send(header + job, ends_s)
-        result, ended_for = self._read(ends_s, output_bytes)
-        waits = not is_last and not ended_for and result is not None
-        if waits:
+        more_niceness = time_limits.niceness - self.niceness
+        self.niceness = time_limits.niceness
+        header = JOB_HEADER.pack(len(job), time_limits.processor_s, more_niceness, is_last)
+        self._send(header + job, self._ends_s)
+
+    def read(self, output_bytes: int) -> JobReply:
+        """Waits for a job's result, and ends the process when its time is over."""
+        # The caller may have been busy since: what the process has sent is read in any case.
+        ends_s = max(self._ends_s, time.monotonic() + _READ_WITHIN_S)
+        reply = JobReply(*self._read(ends_s, output_bytes))
+        if reply.result is not None and not self._is_last:
             self._notify(JOB_ENDED)
-        elif ended_for:
+        elif reply.ended_for:
             with contextlib.suppress(OSError):
                 self._supervision.shutdown(socket.SHUT_WR)
+        return reply
+
+    def end(self, reply: JobReply) -> CompilationEnd:
+        """How the job ended, when its supervisor has reported it."""
         record = self._record()
         if record is None:
-            return CompilationEnd(b"", ended_for or "its supervisor was lost")
-        return self._end(record, result or b"", ended_for)
+            return CompilationEnd(b"", reply.ended_for or "its supervisor was lost")
+        return self._end(record, reply.result or b"", reply.ended_for)
 
     def _end(self, record: dict[str, Any], result: bytes, ended_for: str) -> CompilationEnd:
         before_s, self.processor_s = self.processor_s, float(record["processor_s"])

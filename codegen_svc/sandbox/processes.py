@@ -45,8 +45,11 @@ class SandboxProcesses:
         self._idle_namespace = ""
         self._first_bytes = 0
 
-    def take(self, namespace: str, *, must_be_fresh: bool) -> SandboxProcess:
+    def take(self, namespace: str, niceness: int = 0, *, must_be_fresh: bool) -> SandboxProcess:
         """A child for one job of a namespace; if the namespace is empty, a new child.
+
+        A child that has compiled at a lower priority is used for this priority only, because no
+        process can raise it again.
 
         Raises:
             UnavailableError: there is no child, and the zygote cannot be started again.
@@ -54,7 +57,8 @@ class SandboxProcesses:
         idle, self._idle_process = self._idle_process, None
         if idle is not None:
             is_old = time.monotonic() - idle.idle_since_s > _MAX_IDLE_S
-            if not must_be_fresh and self._idle_namespace == namespace and not is_old:
+            is_fit = self._idle_namespace == namespace and idle.niceness == niceness
+            if is_fit and not must_be_fresh and not is_old:
                 return idle
             idle.close()
         return self._fresh()

@@ -71,7 +71,7 @@ def confine(confinement: Confinement, work_folder: Path) -> None:
     """
     mechanisms, limits = confinement.level.mechanisms, confinement.limits
     die_with_parent(signal.SIGKILL)
-    os.setsid()
+    os.setpgid(0, 0)  # no session of its own: see `kernelfarm.service.priority`
     if Mechanism.NAMESPACES in mechanisms:
         limit_namespace_processes(limits.processes)
     _limit(confinement, is_alone=Mechanism.NAMESPACES in mechanisms)

@@ -55,21 +55,14 @@ def toolchain_of(backend: Backend) -> str:
     return known
 
 
-Build = Callable[[Kernel, TargetFacts], tuple[BuiltKernel, ...]]
-"""A function that makes a kernel's variants for a target."""
-
-
 def build_kernel(
     backend: Backend,
     kernel: Kernel,
     target: TargetFacts,
     key: bytes,
     clock: Callable[[], float],
-    build: Build | None = None,
 ) -> BuildResult:
-    """The kernel's variants for a target, the general one last.
-
-    `clock` gives seconds. `build` replaces the backend's own.
+    """The kernel's variants for a target, the general one last; `clock` gives seconds.
 
     Raises:
         VerificationError: the kernel breaks a rule of its grammar.
@@ -79,8 +72,24 @@ def build_kernel(
     """
     verify_kernel(kernel)  # the edge did too, but others can write to the cache since then
     started_s = clock()
-    built = (build or backend.build)(kernel, target)
+    built = backend.build(kernel, target)
     cost_ms = (clock() - started_s) * 1e3
+    return checked_result(backend, kernel, target, key, built, cost_ms)
+
+
+def checked_result(
+    backend: Backend,
+    kernel: Kernel,
+    target: TargetFacts,
+    key: bytes,
+    built: tuple[BuiltKernel, ...],
+    cost_ms: float,
+) -> BuildResult:
+    """The result to publish for variants that a backend has made.
+
+    Raises:
+        InternalError: the backend broke its contract.
+    """
     _check(built, kernel, target)
     toolchain = toolchain_of(backend)
     confinement = str(getattr(backend, "level", ""))

@@ -51,6 +51,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernelfarm.cache.edge_cache import EdgeCache as EdgeCache
     from kernelfarm.cache.epoch_calls import Epoch as Epoch
     from kernelfarm.cache.epochs import InvalidationRecord as InvalidationRecord
     from kernelfarm.cache.kernel_cache import KernelCache as KernelCache
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 
 _EXPORTS = {
     "InvalidationRecord": "kernelfarm.cache.epochs",
+    "EdgeCache": "kernelfarm.cache.edge_cache",
     "Epoch": "kernelfarm.cache.epoch_calls",
     "LookupResult": "kernelfarm.cache.records",
     "StoredVariant": "kernelfarm.cache.records",
@@ -83,6 +85,7 @@ _EXPORTS = {
 
 __all__ = [
     "AdoptedJob",
+    "EdgeCache",
     "Epoch",
     "InvalidationRecord",
     "KernelCache",

@@ -42,13 +42,14 @@ class LookupCall(NamedTuple):
     """A transaction that runs `lookup.lua` and reads the entry.
 
     `writes` is True if the script writes in any case, so that a server that became a replica
-    refuses it.
+    refuses it. `more` are further commands of the transaction.
     """
 
     keys: tuple[RedisKey, ...]
     args: tuple[Value, ...]
     entry: RedisKey
     writes: bool
+    more: tuple[tuple[Value, ...], ...] = ()
 
     def read(self, verdict: Any, stored: Any) -> LookupResult:
         """The result, from the script's reply and the entry's fields."""
@@ -109,6 +110,19 @@ class ScriptCalls:
         )
         keys, args = lua.LOOKUP.split(parameters)
         return LookupCall(keys, args, entry, writes=self.may_write and is_counted)
+
+    def find(self, key: bytes, is_counted: bool) -> LookupCall:
+        """See `KernelCache.find`: a look-up, the failure, and whether the key is slow.
+
+        The last command writes, though it changes nothing: see `LookupCall.writes`.
+        """
+        redis_keys = self.redis_keys
+        more = (
+            ("GET", redis_keys.failure(self.space, key)),
+            ("EXISTS", redis_keys.slow(self.space, key)),
+            ("HINCRBY", redis_keys.stats, self.counter("hits"), 0),
+        )
+        return self.lookup(key, (), is_counted)._replace(writes=self.may_write, more=more)
 
     def acquire(
         self, key: bytes, owner: str, ttl_s: float, is_queued: bool, seen: tuple[str, Sequence[str]]

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from kernelfarm.cache import blobs, epoch_calls
 from kernelfarm.cache.calls import MISSING_BLOB, ScriptCalls
 from kernelfarm.cache.connection import connect_async, translated_errors
 from kernelfarm.cache.epochs import EpochTable
 from kernelfarm.cache.key_notifications import KeyNotifications
-from kernelfarm.cache.limits import BLOB_TTL_S, JOB_TTL_S, MAX_FAILURES
+from kernelfarm.cache.limits import BLOB_TTL_S, MAX_FAILURES
 from kernelfarm.cache.lookups import LookupClient
 from kernelfarm.cache.lua_script import ScriptCall
 from kernelfarm.cache.records import (
@@ -41,7 +41,8 @@ T = TypeVar("T")
 _POLL_S = 1.0
 # Redis removes a lease a little after its expiry; a check before that costs another iteration.
 _LAPSE_MARGIN_S = 0.005
-_SUBSCRIBE_S = 1.0
+SUBSCRIBE_S = 1.0
+"""How long a waiter waits for its subscription before it goes on without one."""
 
 UNSIGNED = SigningPolicy()
 """The policy of a farm that signs nothing."""
@@ -81,7 +82,7 @@ class KernelCache:
 
     def for_namespace(
         self, namespace: str, salt: bytes = b"", most_failures: int = MAX_FAILURES
-    ) -> KernelCache:
+    ) -> Self:
         """The cache of another namespace of the farm.
 
         It shares the connections, so do not close it. At most `most_failures` of the failures that
@@ -120,7 +121,7 @@ class KernelCache:
         """Its key space."""
         return self._calls.space
 
-    async def __aenter__(self) -> KernelCache:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -155,6 +156,10 @@ class KernelCache:
         `is_counted=False`.
         """
         found = await self._lookups.run(self._calls.lookup(key, tags, is_counted))
+        return await self._verify(key, found)
+
+    async def _verify(self, key: bytes, found: LookupResult) -> LookupResult:
+        """Drops the variants that do not pass verification."""
         if not found.is_hit:
             return found
         address, reason = CacheAddress(self.namespace, self.space, key), ""
@@ -234,18 +239,18 @@ class KernelCache:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        with self._notifications.waiting(self._calls.message(key)) as event:
+        with self._notifications.waiting(self._calls.message(key)) as watch:
             # Listen before the first check, so that no change between the two is missed.
-            await self._notifications.listening(min(timeout_s, _SUBSCRIBE_S))
+            await self._notifications.listening(min(timeout_s, SUBSCRIBE_S))
             while True:
-                event.clear()
+                watch.take()
                 lapse_s = await self._run(self._calls.pending(key, seen))
                 left_s = deadline - loop.time()
                 if lapse_s < 0 or left_s <= 0:
                     return
                 try:
                     pause_s = min(lapse_s + _LAPSE_MARGIN_S, left_s, _POLL_S)
-                    await asyncio.wait_for(event.wait(), pause_s)
+                    await asyncio.wait_for(watch.event.wait(), pause_s)
                 except TimeoutError:
                     continue
 
@@ -310,20 +315,10 @@ class KernelCache:
             lambda message: callback(bytes.fromhex(message.removeprefix(MISSING_BLOB))),
         )
 
-    async def put_job(self, key: bytes, job: bytes) -> None:
-        """Stores the input of a kernel job until its key is published."""
-        with translated_errors():
-            await self.client.set(self.redis_keys.job(key), job, ex=JOB_TTL_S)
-
     async def advertise(self, toolchains: Sequence[str]) -> None:
         """Reports that toolchains (`backend@fingerprint`) are in use; call it periodically."""
         if toolchains:
             await self._run(epoch_calls.advertise(self.redis_keys, toolchains))
-
-    async def is_slow(self, key: bytes) -> bool:
-        """True if a worker has recently found that the compilation of the key takes long."""
-        with translated_errors():
-            return bool(await self.client.exists(self.redis_keys.slow(self.space, key)))
 
     async def count(self, counter: str, by: int = 1) -> None:
         """Adds to a counter of this key space (`merged`, `jobs`, ...)."""

@@ -14,6 +14,28 @@ from kernelfarm.end_task import end_task
 _RECONNECT_S = 0.2
 
 
+class KeyWatch:
+    """The messages that have arrived of those that a waiter listens for.
+
+    `event` is set by each of them, and when messages may have been lost.
+    """
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self._arrived: set[str] = set()
+
+    def take(self) -> set[str]:
+        """The messages that have arrived since the last call; clears the event."""
+        self.event.clear()
+        arrived, self._arrived = self._arrived, set()
+        return arrived
+
+    def add(self, message: str) -> None:
+        """Notes a message."""
+        self._arrived.add(message)
+        self.event.set()
+
+
 class KeyNotifications:
     """Events that are set by the messages of one channel.
 
@@ -24,23 +46,25 @@ class KeyNotifications:
     def __init__(self, client: Any, channel: str) -> None:
         self._client = client
         self._channel = channel
-        self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._waiters: dict[str, set[KeyWatch]] = {}
         self._callbacks: dict[str, Callable[[str], object]] = {}
         self._listener: asyncio.Task[None] | None = None
         self._is_listening = asyncio.Event()
 
     @contextmanager
-    def waiting(self, message: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the channel receives `message`."""
-        event = asyncio.Event()
-        waiters = self._waiters.setdefault(message, set())
-        waiters.add(event)
+    def waiting(self, *messages: str) -> Iterator[KeyWatch]:
+        """A watch that notes when the channel receives one of the messages."""
+        watch = KeyWatch()
+        for message in messages:
+            self._waiters.setdefault(message, set()).add(watch)
         try:
-            yield event
+            yield watch
         finally:
-            waiters.discard(event)
-            if not waiters:
-                self._waiters.pop(message, None)
+            for message in messages:
+                waiters = self._waiters[message]
+                waiters.discard(watch)
+                if not waiters:
+                    del self._waiters[message]
 
     def subscribe(self, prefix: str, callback: Callable[[str], object]) -> None:
         """Starts to listen, and calls `callback` with each message that has the prefix."""
@@ -91,9 +115,10 @@ class KeyNotifications:
                 callback(message)
 
     def _wake(self, message: str) -> None:
-        for event in self._waiters.get(message, ()):
-            event.set()
+        for watch in self._waiters.get(message, ()):
+            watch.add(message)
 
     def _wake_all(self) -> None:
-        for message in list(self._waiters):
-            self._wake(message)
+        for waiters in self._waiters.values():
+            for watch in waiters:
+                watch.event.set()

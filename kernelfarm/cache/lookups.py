@@ -19,7 +19,7 @@ from kernelfarm.cache.scripts import AsyncScripts
 from kernelfarm.end_task import end_task
 
 _MULTI, _EXEC = (hiredis.pack_command((word,)) for word in ("MULTI", "EXEC"))
-# To MULTI, to both commands (QUEUED), to EXEC.
+# To MULTI, to both commands (QUEUED), to EXEC; each further command is answered by QUEUED.
 _REPLIES = 4
 
 
@@ -45,11 +45,20 @@ class LookupClient:
         Raises:
             UnavailableError: the server does not serve.
         """
+        return (await self.run_with_more(call))[0]
+
+    async def run_with_more(self, call: LookupCall) -> tuple[LookupResult, list[Any]]:
+        """The result of a look-up, and the replies to its further commands.
+
+        Raises:
+            UnavailableError: the server does not serve.
+        """
         # A call that does not write would not notice that its connection leads to a replica.
         replies = await self._pipelined(call) if call.writes else None
         if replies is None:
             replies = await self._scripts.retried(lambda: self._by_client(call))
-        return call.read(*replies)
+        verdict, stored, *more = replies
+        return call.read(verdict, stored), more
 
     async def close(self) -> None:
         """Closes the pipelined connection."""
@@ -68,7 +77,7 @@ class LookupClient:
         if connection is None:
             self._connect()
             return None
-        replies = await connection.send(_packed(call), _REPLIES)
+        replies = await connection.send(_packed(call), _REPLIES + len(call.more))
         if replies is None:
             return None
         executed = replies[-1]
@@ -90,6 +99,8 @@ class LookupClient:
         async with self._client.pipeline(transaction=True) as pipeline:
             pipeline.execute_command(command, script, len(call.keys), *call.keys, *call.args)
             pipeline.hgetall(call.entry)
+            for each in call.more:
+                pipeline.execute_command(*each)
             results: list[Any] = await pipeline.execute()
         return results
 
@@ -122,7 +133,8 @@ class LookupClient:
 
 def _packed(call: LookupCall) -> bytes:
     evaluate = _pack("EVALSHA", LOOKUP.sha1, len(call.keys), *call.keys, *call.args)
-    return b"".join((_MULTI, evaluate, _pack("HGETALL", call.entry), _EXEC))
+    more = (_pack(*command) for command in call.more)
+    return b"".join((_MULTI, evaluate, _pack("HGETALL", call.entry), *more, _EXEC))
 
 
 def _pack(*command: Value) -> bytes:

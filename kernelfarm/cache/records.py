@@ -15,6 +15,7 @@ from kernelfarm.wire.manifest import manifest_from_bytes
 
 __all__ = [
     "AdoptedJob",
+    "KernelLookup",
     "Lease",
     "LookupResult",
     "PublishStatus",
@@ -135,6 +136,17 @@ class LookupResult(NamedTuple):
     def is_hit(self) -> bool:
         """True if there is a live variant."""
         return bool(self.variants)
+
+
+class KernelLookup(NamedTuple):
+    """What is stored of a kernel: a look-up's result, its failure, and whether it compiles long.
+
+    It is slow if a worker has recently found that its compilation takes long.
+    """
+
+    lookup: LookupResult
+    failure: ErrorFacts | None
+    is_slow: bool
 
 
 @dataclass(frozen=True, slots=True)

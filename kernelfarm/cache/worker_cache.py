@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -11,6 +10,7 @@ from kernelfarm.cache import blobs, epoch_calls
 from kernelfarm.cache.calls import ScriptCalls
 from kernelfarm.cache.connection import connect, translated_errors
 from kernelfarm.cache.kernel_cache import UNSIGNED
+from kernelfarm.cache.lease_renewals import LeaseRenewals
 from kernelfarm.cache.limits import BLOB_TTL_S, REPORT_TTL_S, SLOW_TTL_S
 from kernelfarm.cache.records import (
     AdoptedJob,
@@ -20,9 +20,9 @@ from kernelfarm.cache.records import (
     UnsignedVariant,
     WorkerReport,
 )
-from kernelfarm.cache.scripts import Scripts
+from kernelfarm.cache.scripts import Command, Scripts
 from kernelfarm.cache.signing_policy import SigningPolicy
-from kernelfarm.errors import ErrorFacts, UnavailableError
+from kernelfarm.errors import ErrorFacts
 from kernelfarm.signing import CacheAddress
 
 
@@ -39,6 +39,7 @@ class WorkerCache:
         self._client = connect(url, epoch_calls.handshake(self._calls.redis_keys, may_write=True))
         self._scripts = Scripts(self._client)
         self._signing = signing
+        self._renewals = LeaseRenewals()
 
     def for_namespace(self, namespace: str) -> WorkerCache:
         """The cache of another namespace; it shares the connections, so do not close it."""
@@ -48,6 +49,7 @@ class WorkerCache:
 
     def close(self) -> None:
         """Closes the connections."""
+        self._renewals.close()
         self._client.close()
 
     def adopt(self, lease: Lease) -> AdoptedJob | None:
@@ -57,6 +59,15 @@ class WorkerCache:
         dropped.
         """
         return self._scripts.run(self._calls.adopt(lease))
+
+    def get_jobs(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The inputs of jobs, None for each that was evicted."""
+        with translated_errors():
+            pipeline = self._client.pipeline(transaction=False)
+            for key in keys:
+                pipeline.get(self._calls.redis_keys.job(key))
+            found: list[bytes | None] = pipeline.execute()
+        return found
 
     def renew(self, lease: Lease) -> bool:
         """Extends a lease by its time to live; False if it lapsed or has another owner."""
@@ -86,18 +97,32 @@ class WorkerCache:
             pipeline.execute()
 
     def publish(
-        self, lease: Lease, variants: Sequence[UnsignedVariant], *, key: bytes | None = None
+        self,
+        lease: Lease,
+        variants: Sequence[UnsignedVariant],
+        *,
+        key: bytes | None = None,
+        contents: Mapping[bytes, bytes] | None = None,
+        counts: Mapping[str, int] | None = None,
     ) -> PublishStatus:
         """Signs variants, adds them to the lease's entry, ends the lease, wakes waiters.
 
         `key` is the kernel key if the lease is for a storage key: workers do not know the salt of a
-        tenant, so its jobs name both.
+        tenant, so its jobs name both. `contents` are blobs to store before, and `counts` is added
+        to counters, in the same round trip.
         """
+        redis_keys = self._calls.redis_keys
+        before: list[Command] = [
+            ("SET", name, value, "EX", BLOB_TTL_S)
+            for name, value in blobs.encoded_all(contents or {}, redis_keys)
+        ]
+        for counter, by in (counts or {}).items():
+            before.append(("HINCRBY", redis_keys.stats, self._calls.counter(counter), by))
         address = CacheAddress(
             self._calls.namespace, self._calls.space, lease.key if key is None else key
         )
         signed = self._signing.sign(address, lease, variants)
-        return self._scripts.run(self._calls.publish(lease, signed))
+        return self._scripts.run(self._calls.publish(lease, signed), before)
 
     def put_failure(self, lease: Lease, facts: ErrorFacts, ttl_s: float) -> PublishStatus:
         """Records a failure for `ttl_s`, ends the lease, wakes waiters.
@@ -122,25 +147,22 @@ class WorkerCache:
         with translated_errors():
             self._client.delete(self._calls.redis_keys.worker_report(worker))
 
-    @contextmanager
-    def lease_renewal(self, lease: Lease) -> Iterator[None]:
-        """Renews a lease from a thread while the block runs.
+    def keep(self, lease: Lease) -> None:
+        """Renews a lease from a thread, until `drop`.
 
         The loss of the lease is not reported here; the publication is then fenced.
         """
-        stop = threading.Event()
-        renewing = threading.Thread(target=self._renew_until, args=(lease, stop), daemon=True)
-        renewing.start()
+        self._renewals.keep(lease, self.renew)
+
+    def drop(self, lease: Lease) -> None:
+        """Ends `keep`."""
+        self._renewals.drop(lease)
+
+    @contextmanager
+    def lease_renewal(self, lease: Lease) -> Iterator[None]:
+        """Renews a lease from a thread while the block runs; see `keep`."""
+        self.keep(lease)
         try:
             yield
         finally:
-            stop.set()
-            renewing.join()
-
-    def _renew_until(self, lease: Lease, stop: threading.Event) -> None:
-        while not stop.wait(lease.ttl_s / 3):
-            try:
-                if not self.renew(lease):
-                    return
-            except UnavailableError:
-                continue  # the next renewal tries again, until the lease lapses
+            self.drop(lease)

@@ -81,7 +81,11 @@ class Child:
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self) -> None:
-        """Starts the process in a session of its own, so that Ctrl-C does not reach it directly."""
+        """Starts the process in a group of its own, so that Ctrl-C does not reach it directly.
+
+        Not in a session of its own: Linux may share the processors among sessions first
+        (`sched_autogroup_enabled`), and priorities then mean nothing between two of them.
+        """
         for file in self.spec.liveness_files:
             file.unlink(missing_ok=True)
         parent = str(os.getpid())
@@ -93,7 +97,7 @@ class Child:
                 stdout=sys.stderr if log is None else log,
                 stderr=log,
                 env=child_environment(self.spec.environment),
-                start_new_session=True,
+                process_group=0,
             )
 
     def _open_log(self, files: contextlib.ExitStack) -> BinaryIO | None:

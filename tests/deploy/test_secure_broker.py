@@ -13,7 +13,7 @@ import pytest
 import redis
 from kombu import Queue
 
-from codegen_svc.celery_app import JobQueue, QueuedJob, make_app
+from codegen_svc.celery_app import JobQueue, QueuedGroup, QueuedJob, make_app
 from codegen_svc.settings import CodegenSettings, WorkerSettings
 from kernelfarm.cache.embedded import ServerRole, find_server, server_command
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
@@ -109,7 +109,7 @@ async def test_kernels_are_compiled_with_a_user_for_each_role(
 async def test_a_job_that_a_worker_took_and_lost_is_queued_again(broker: Broker) -> None:
     """Kombu's own code does this; a worker runs it every 5 s and when its connection closes."""
     queue = JobQueue(CodegenSettings(broker_url=broker.url("producer"), signing="off"))
-    await queue.send(QueuedJob("lost", "default", b"k" * 32, 1))
+    await queue.send(QueuedGroup("lost", "default", (QueuedJob(b"k" * 32, 1),)))
     queue.close()
     app = make_app(WorkerSettings(broker_url=broker.url("consumer"), signing="off"))
     for _ in range(2):

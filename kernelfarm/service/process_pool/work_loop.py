@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kernelfarm.errors import KernelfarmError, WorkMemoryError, error_facts
 from kernelfarm.service.collector import Collector
-from kernelfarm.service.priority import yield_to_frontends
+from kernelfarm.service.priority import yield_to_services
 from kernelfarm.service.process_pool.frames import FrameKind, packed_facts, receive, send
 
 Job = Callable[[Sequence[bytes]], Sequence[bytes]]
@@ -71,7 +71,7 @@ def _trace(error: BaseException | None) -> bytes:
 
 
 def _limit(max_memory_bytes: int) -> None:
-    yield_to_frontends()
+    yield_to_services()
     resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))

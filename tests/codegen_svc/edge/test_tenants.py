@@ -27,9 +27,11 @@ FLOOD = 12
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """One worker process with a short queue."""
+    """One worker process with a short queue; each job has a message of its own."""
     folder = tmp_path_factory.mktemp("turns")
-    with codegen_farm(folder, queue_headroom="2", max_jobs_per_tenant="100") as started:
+    with codegen_farm(
+        folder, queue_headroom="2", max_jobs_per_tenant="100", job_group_s="0"
+    ) as started:
         started.start_edge()
         started.start_worker()
         yield started

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from kernelfarm.cache import KernelCache, Space
+from kernelfarm.cache import EdgeCache, Space
 from kernelfarm.cache.embedded import EmbeddedServer, ServerProgram, ServerRole, start_server
 from tests.support.redis_servers import server_named, wanted_servers
 
@@ -39,10 +39,8 @@ def server(program: ServerProgram) -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture
-async def cache(
-    server: EmbeddedServer, request: pytest.FixtureRequest
-) -> AsyncIterator[KernelCache]:
+async def cache(server: EmbeddedServer, request: pytest.FixtureRequest) -> AsyncIterator[EdgeCache]:
     """The key space of kernels in a namespace of the test's own."""
     namespace = request.node.name
-    async with KernelCache(server.url, namespace=namespace, space=Space.KERNELS) as opened:
+    async with EdgeCache(server.url, namespace=namespace, space=Space.KERNELS) as opened:
         yield opened

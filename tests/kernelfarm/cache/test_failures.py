@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, PublishStatus, Space
+from kernelfarm.cache import EdgeCache, PublishStatus, Space
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.limits import MAX_FAILURES
 from kernelfarm.cache.quotas import FAILURE_BYTES, Quotas, QuotaUsage, most_failures
@@ -21,11 +21,9 @@ FACTS = error_facts(InvalidGraphError("a graph"))
 
 
 @pytest.fixture
-async def farm(
-    server: EmbeddedServer, request: pytest.FixtureRequest
-) -> AsyncIterator[KernelCache]:
+async def farm(server: EmbeddedServer, request: pytest.FixtureRequest) -> AsyncIterator[EdgeCache]:
     name = "farm-" + hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
-    async with KernelCache(server.url, namespace=name, space=Space.PROGRAMS) as cache:
+    async with EdgeCache(server.url, namespace=name, space=Space.PROGRAMS) as cache:
         yield cache
 
 
@@ -35,7 +33,7 @@ def key_of(number: int) -> bytes:
 
 @pytest.mark.parametrize("letter", ["x", "\0", "\\", '"', "é", "\U0001f600", "\ud800"])
 async def test_a_failure_is_small_however_much_it_quotes(
-    farm: KernelCache, server: EmbeddedServer, letter: str
+    farm: EdgeCache, server: EmbeddedServer, letter: str
 ) -> None:
     facts = error_facts(InvalidGraphError(f"unknown operator {letter * 3_000_000}"))
     await farm.put_failure(key_of(0), facts, 30)
@@ -49,7 +47,7 @@ async def test_a_failure_is_small_however_much_it_quotes(
 
 
 async def test_a_long_failure_of_an_older_farm_is_cut_when_it_is_read(
-    farm: KernelCache, server: EmbeddedServer
+    farm: EdgeCache, server: EmbeddedServer
 ) -> None:
     stored = {"status": "INVALID_ARGUMENT", "reason": "X", "message": "y" * 10**6}
     with redis.Redis.from_url(server.url) as raw:
@@ -63,7 +61,7 @@ async def test_a_long_failure_of_an_older_farm_is_cut_when_it_is_read(
 
 
 async def test_a_namespace_keeps_a_limited_number_of_failures_and_drops_the_first_to_expire(
-    farm: KernelCache, server: EmbeddedServer
+    farm: EdgeCache, server: EmbeddedServer
 ) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32, most_failures=20)
     beta = farm.for_namespace(tenant_namespace(farm.namespace, "beta"), b"t" * 32)
@@ -79,7 +77,7 @@ async def test_a_namespace_keeps_a_limited_number_of_failures_and_drops_the_firs
     assert (await acme.stats())["failures_dropped"] == 180
 
 
-async def test_a_failure_that_is_recorded_again_counts_once(farm: KernelCache) -> None:
+async def test_a_failure_that_is_recorded_again_counts_once(farm: EdgeCache) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"", most_failures=2)
     for number in (0, 1, 0, 0):
         await acme.put_failure(key_of(number), FACTS, 30)
@@ -88,7 +86,7 @@ async def test_a_failure_that_is_recorded_again_counts_once(farm: KernelCache) -
 
 
 async def test_failures_count_towards_the_quota_until_they_expire(
-    farm: KernelCache,
+    farm: EdgeCache,
 ) -> None:
     acme = farm.for_namespace(tenant_namespace(farm.namespace, "acme"), b"s" * 32)
     quotas = Quotas(acme.client, acme.redis_keys)
@@ -107,20 +105,20 @@ def test_a_small_quota_allows_few_failures() -> None:
     assert most_failures(1, 1) == 1
 
 
-async def test_a_failed_kernel_leaves_no_job(farm: KernelCache) -> None:
+async def test_a_failed_kernel_leaves_no_job(farm: EdgeCache) -> None:
     """The inputs of kernels that cannot be compiled stayed for a day and were not counted."""
     lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
-    await farm.put_job(key_of(0), b"x" * 100_000)
+    await farm.put_jobs({key_of(0): b"x" * 100_000})
     assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.OK
     assert not await farm.client.exists(farm.redis_keys.job(key_of(0)))
 
 
-async def test_a_failure_of_a_lapsed_lease_deletes_no_job(farm: KernelCache) -> None:
+async def test_a_failure_of_a_lapsed_lease_deletes_no_job(farm: EdgeCache) -> None:
     lease = await farm.acquire(key_of(0), "us", TIMEOUT_S)
     assert lease is not None
     await farm.release(lease)
     assert await farm.acquire(key_of(0), "they", TIMEOUT_S) is not None
-    await farm.put_job(key_of(0), b"x")
+    await farm.put_jobs({key_of(0): b"x"})
     assert await farm.put_failure(key_of(0), FACTS, 30, lease) is PublishStatus.FENCED
     assert await farm.client.exists(farm.redis_keys.job(key_of(0)))

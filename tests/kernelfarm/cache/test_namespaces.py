@@ -6,11 +6,20 @@ import asyncio
 import hashlib
 import random
 from collections.abc import AsyncIterator
+from typing import TypeVar
 
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
+from kernelfarm.cache import (
+    EdgeCache,
+    KernelCache,
+    Lease,
+    PublishStatus,
+    Space,
+    UnsignedVariant,
+    WorkerCache,
+)
 from kernelfarm.cache.blobs import CHUNK_BYTES
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.limits import BLOB_TTL_S
@@ -22,6 +31,8 @@ from kernelfarm.errors import CallerError
 from kernelfarm.signing import Keyring, new_signer
 from kernelfarm.signing.manifest import blob_ref
 from tests.support.farm import TIMEOUT_S
+
+CacheT = TypeVar("CacheT", bound=KernelCache)
 
 KEY = hashlib.sha256(b"a program").digest()
 SALT = b"s" * 32
@@ -41,7 +52,7 @@ async def farm(
         yield cache
 
 
-def namespace_of(farm: KernelCache, tenant: str, salt: bytes = SALT) -> KernelCache:
+def namespace_of(farm: CacheT, tenant: str, salt: bytes = SALT) -> CacheT:
     return farm.for_namespace(tenant_namespace(farm.namespace, tenant), salt)
 
 
@@ -117,13 +128,13 @@ async def test_a_worker_signs_the_kernel_key_of_an_entry_under_a_salted_key(
 ) -> None:
     signer = new_signer(Space.KERNELS)
     trust = SigningPolicy(keyring=Keyring([signer.trusted]))
-    async with KernelCache(
+    async with EdgeCache(
         server.url, namespace=farm.namespace, space=Space.KERNELS, signing=trust
     ) as edge:
         acme = namespace_of(edge, "acme")
         queued = await acme.acquire(KEY, "edge", 30, is_queued=True)
         assert queued is not None
-        await acme.put_job(KEY, b"job")
+        await acme.put_jobs({KEY: b"job"})
         workers = WorkerCache(server.url, namespace=farm.namespace, signing=SigningPolicy(signer))
         worker = workers.for_namespace(acme.namespace)
         adopted = worker.adopt(

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import redis
 
-from kernelfarm.cache import KernelCache, Lease, PublishStatus, Space, UnsignedVariant, WorkerCache
+from kernelfarm.cache import (
+    EdgeCache,
+    KernelCache,
+    Lease,
+    PublishStatus,
+    Space,
+    UnsignedVariant,
+    WorkerCache,
+)
 from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
 from kernelfarm.cache.farm_reports import FarmReports, QueueReport
 from kernelfarm.cache.key_index import KeyIndex
@@ -59,22 +67,29 @@ def url_of(role: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("namespace", ["default", "default/acme"])
-async def test_every_role_may_do_its_work(guarded: str, namespace: str) -> None:
+async def test_every_role_may_do_its_work(  # noqa: PLR0915 -- one statement for each call
+    guarded: str, namespace: str
+) -> None:
     blob = b"a binary" * 99
     blobs = {hashlib.sha256(blob).digest(): blob}
     variant = UnsignedVariant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
-    async with KernelCache(url_of("edge", guarded), space=Space.KERNELS) as farm:
+    async with EdgeCache(url_of("edge", guarded), space=Space.KERNELS) as farm:
         edge = farm.for_namespace(namespace)
-        await edge.put_job(KEY, b"job")
-        queued = await edge.acquire(KEY, "edge", 30, is_queued=True)
+        assert not (await edge.find(KEY)).is_slow
+        (queued,) = await edge.acquire_queued({KEY: ""}, "edge", 30)
         assert queued is not None
+        await edge.put_jobs({KEY: b"job"})
+        assert await edge.renew_all([queued, queued]) == [True, True]
+        assert min(await edge.lapse_s({KEY: "", b"other": ""})) < 0
         workers = WorkerCache(url_of("worker", guarded)).for_namespace(namespace)
         workers.report(WorkerReport("w", "cpu", "cpu@0123", True))
         adopted = workers.adopt(Lease(KEY, "worker", queued.fence, 30, 0))
         assert adopted is not None
+        assert workers.get_jobs([KEY]) == [b"job"]
         assert workers.renew(adopted.lease)
-        workers.put_blobs(blobs)
-        assert workers.publish(adopted.lease, [variant]) is PublishStatus.OK
+        counts = {"processor_ms": 1}
+        published = workers.publish(adopted.lease, [variant], contents=blobs, counts=counts)
+        assert published is PublishStatus.OK
         workers.close()
         await edge.wait(KEY, 0.1)
         assert (await edge.lookup(KEY)).is_hit

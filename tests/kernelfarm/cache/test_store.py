@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from kernelfarm.cache import (
-    KernelCache,
+    EdgeCache,
     Lease,
     PublishStatus,
     Space,
@@ -46,18 +46,18 @@ def sha(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-async def contents(cache: KernelCache, key: bytes = KEY, *, is_counted: bool = True) -> list[bytes]:
+async def contents(cache: EdgeCache, key: bytes = KEY, *, is_counted: bool = True) -> list[bytes]:
     found = await cache.lookup(key, is_counted=is_counted)
     return [variant.content for variant in found.variants]
 
 
-async def leased(cache: KernelCache, owner: str = "edge", ttl_s: float = 30) -> Lease:
+async def leased(cache: EdgeCache, owner: str = "edge", ttl_s: float = 30) -> Lease:
     lease = await cache.acquire(KEY, owner, ttl_s)
     assert lease is not None
     return lease
 
 
-async def test_a_published_entry_is_found_with_its_variants_in_order(cache: KernelCache) -> None:
+async def test_a_published_entry_is_found_with_its_variants_in_order(cache: EdgeCache) -> None:
     await cache.put_blobs({sha(b"cubin"): b"cubin", sha(b"ptx"): b"ptx"})
     lease = await leased(cache)
     general = UnsignedVariant(b"general", (blob_ref(b"ptx"),))
@@ -67,7 +67,7 @@ async def test_a_published_entry_is_found_with_its_variants_in_order(cache: Kern
     assert await cache.get_blob(sha(b"cubin")) == b"cubin"
 
 
-async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
+async def test_eleven_variants_keep_their_order(cache: EdgeCache) -> None:
     guards = [(FactAtom(FactSubject.SYMBOL, "s0", GuardOp.EQ, n),) for n in range(11)]
     variants = [UnsignedVariant(str(n).encode(), guard=guard) for n, guard in enumerate(guards)]
     await cache.publish(await leased(cache), variants)
@@ -75,15 +75,15 @@ async def test_eleven_variants_keep_their_order(cache: KernelCache) -> None:
 
 
 async def test_programs_and_kernels_do_not_share_keys(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     await cache.publish(await leased(cache), [UnsignedVariant(b"kernel")])
-    async with KernelCache(server.url, namespace=cache.namespace, space=Space.PROGRAMS) as programs:
+    async with EdgeCache(server.url, namespace=cache.namespace, space=Space.PROGRAMS) as programs:
         assert not (await programs.lookup(KEY)).is_hit
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
-async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int) -> None:
+async def test_a_blob_of_any_size_comes_back_whole(cache: EdgeCache, size: int) -> None:
     even = (b"0123456789abcdef" * (size // 16 + 1))[:size]
     uneven = random.Random(size).randbytes(size)
     await cache.put_blobs({sha(content): content for content in (even, uneven)})
@@ -93,7 +93,7 @@ async def test_a_blob_of_any_size_comes_back_whole(cache: KernelCache, size: int
 
 @pytest.mark.parametrize("missing_blob", ["whole", "chunk"])
 async def test_a_manifest_with_a_missing_blob_is_counted_and_a_miss(
-    cache: KernelCache, server: EmbeddedServer, missing_blob: str
+    cache: EdgeCache, server: EmbeddedServer, missing_blob: str
 ) -> None:
     content = random.Random(1).randbytes(2 * CHUNK_BYTES)  # does not shrink
     await cache.put_blobs({sha(content): content})
@@ -107,14 +107,14 @@ async def test_a_manifest_with_a_missing_blob_is_counted_and_a_miss(
     assert await leased(cache)  # it may be made again
 
 
-async def test_a_publication_whose_blob_is_missing_is_refused(cache: KernelCache) -> None:
+async def test_a_publication_whose_blob_is_missing_is_refused(cache: EdgeCache) -> None:
     lease = await leased(cache)
     refused = await cache.publish(lease, [UnsignedVariant(b"v", (blob_ref(b"never stored"),))])
     assert refused is PublishStatus.MISSING_BLOB
     assert await cache.renew(lease)
 
 
-async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: KernelCache) -> None:
+async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: EdgeCache) -> None:
     makers = 0
 
     async def find_or_make(number: int) -> list[bytes]:
@@ -135,7 +135,7 @@ async def test_one_of_64_gets_the_lease_and_the_result_reaches_all(cache: Kernel
 
 
 async def test_a_lapsed_lease_goes_to_the_next_owner_and_the_first_is_fenced(
-    cache: KernelCache,
+    cache: EdgeCache,
 ) -> None:
     first = await leased(cache, "first", ttl_s=0.05)
     await cache.wait(KEY, TIMEOUT_S)
@@ -153,7 +153,7 @@ async def test_a_lapsed_lease_goes_to_the_next_owner_and_the_first_is_fenced(
 
 
 async def test_a_renewal_gives_a_lease_its_full_time_again(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache, ttl_s=300)
     with redis.Redis.from_url(server.url) as raw:
@@ -164,32 +164,32 @@ async def test_a_renewal_gives_a_lease_its_full_time_again(
     assert await cache.acquire(KEY, "other", 1) is None
 
 
-def lease_name(cache: KernelCache) -> str:
+def lease_name(cache: EdgeCache) -> str:
     return cache.redis_keys.redis_key("l", "k", KEY.hex())
 
 
-async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: KernelCache) -> None:
+async def test_a_repeated_request_for_a_lease_gets_the_same_lease(cache: EdgeCache) -> None:
     assert await leased(cache, "me") == await leased(cache, "me")
 
 
-async def test_a_repeated_publication_is_ok_again(cache: KernelCache) -> None:
+async def test_a_repeated_publication_is_ok_again(cache: EdgeCache) -> None:
     lease = await leased(cache)
     assert await cache.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
     assert await cache.publish(lease, [UnsignedVariant(b"v")]) is PublishStatus.OK
 
 
-async def test_no_lease_is_given_for_what_is_published(cache: KernelCache) -> None:
+async def test_no_lease_is_given_for_what_is_published(cache: EdgeCache) -> None:
     await cache.publish(await leased(cache), [UnsignedVariant(b"v")])
     assert await cache.acquire(KEY, "late", 1) is None
 
 
-async def test_an_orderly_release_is_no_failed_attempt(cache: KernelCache) -> None:
+async def test_an_orderly_release_is_no_failed_attempt(cache: EdgeCache) -> None:
     await cache.release(await leased(cache))
     assert (await leased(cache, "next")).attempts == 0
 
 
 async def test_an_orderly_end_is_no_failed_attempt_though_its_lease_was_evicted(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     with redis.Redis.from_url(server.url) as raw:
         held = []
@@ -204,7 +204,7 @@ async def test_an_orderly_end_is_no_failed_attempt_though_its_lease_was_evicted(
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_a_full_server_accepts_an_orderly_end(
-    cache: KernelCache, server: EmbeddedServer, fails: bool
+    cache: EdgeCache, server: EmbeddedServer, fails: bool
 ) -> None:
     for number in range(2):
         await leased(cache, f"dies {number}", ttl_s=0.05)
@@ -234,7 +234,7 @@ def full(raw: redis.Redis) -> Iterator[None]:
 
 @pytest.mark.parametrize("is_queued", [False, True])
 async def test_an_orderly_release_keeps_earlier_failed_attempts(
-    cache: KernelCache, is_queued: bool
+    cache: EdgeCache, is_queued: bool
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
     await cache.wait(KEY, TIMEOUT_S)
@@ -249,7 +249,7 @@ async def test_an_orderly_release_keeps_earlier_failed_attempts(
     [(UnavailableError("no memory"), 1), (KernelRejectedError("too many axes"), 0)],
 )
 async def test_a_transient_failure_keeps_earlier_failed_attempts(
-    cache: KernelCache, error: KernelfarmError, kept: int
+    cache: EdgeCache, error: KernelfarmError, kept: int
 ) -> None:
     await leased(cache, "dies", ttl_s=0.05)
     await cache.wait(KEY, TIMEOUT_S)
@@ -261,7 +261,7 @@ async def test_a_transient_failure_keeps_earlier_failed_attempts(
     assert (await leased(cache, "next")).attempts == kept
 
 
-async def test_fences_grow_across_a_flush(cache: KernelCache, server: EmbeddedServer) -> None:
+async def test_fences_grow_across_a_flush(cache: EdgeCache, server: EmbeddedServer) -> None:
     before = await leased(cache)
     with redis.Redis.from_url(server.url) as raw:
         raw.delete(*raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*"))
@@ -273,7 +273,7 @@ def glob_quoted(text: str) -> str:
 
 
 async def test_waiters_are_woken_by_a_message(
-    cache: KernelCache, monkeypatch: pytest.MonkeyPatch
+    cache: EdgeCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = await leased(cache, ttl_s=3000)
     monkeypatch.setattr("kernelfarm.cache.kernel_cache._POLL_S", 3000)  # nothing else wakes it
@@ -284,12 +284,12 @@ async def test_waiters_are_woken_by_a_message(
     await asyncio.wait_for(woken, TIMEOUT_S)
 
 
-async def test_waiting_for_nothing_returns_at_once(cache: KernelCache) -> None:
+async def test_waiting_for_nothing_returns_at_once(cache: EdgeCache) -> None:
     await asyncio.wait_for(cache.wait(KEY, 3000), TIMEOUT_S)
 
 
 async def test_a_failure_is_returned_until_it_expires(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache)
     assert await cache.put_failure(KEY, FACTS, 300, lease) is PublishStatus.OK
@@ -304,24 +304,24 @@ async def test_a_failure_is_returned_until_it_expires(
             await asyncio.sleep(0.01)
 
 
-async def test_a_failure_without_expiry_is_refused(cache: KernelCache) -> None:
+async def test_a_failure_without_expiry_is_refused(cache: EdgeCache) -> None:
     with pytest.raises(ValueError, match="must expire"):
         await cache.put_failure(KEY, FACTS, 0)
 
 
-async def test_a_publication_clears_the_failure(cache: KernelCache) -> None:
+async def test_a_publication_clears_the_failure(cache: EdgeCache) -> None:
     await cache.put_failure(KEY, FACTS, 60)
     await cache.publish(await leased(cache), [UnsignedVariant(b"v")])
     assert await cache.get_failure(KEY) is None
 
 
 async def test_everything_but_counters_fences_and_sets_expires(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     content = random.Random(2).randbytes(CHUNK_BYTES + 1)
     await cache.put_blobs({sha(content): content})
     await cache.publish(await leased(cache), [UnsignedVariant(b"v", (blob_ref(content),))])
-    await cache.put_job(sha(b"job"), b"input")
+    await cache.put_jobs({sha(b"job"): b"input"})
     await cache.put_failure(sha(b"bad"), FACTS, 60)
     with redis.Redis.from_url(server.url) as raw:
         keys = raw.keys(f"kf:{{{glob_quoted(cache.namespace)}}}:*")
@@ -332,11 +332,11 @@ async def test_everything_but_counters_fences_and_sets_expires(
 
 
 async def test_a_queued_lease_passes_to_one_worker_with_the_job(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     queued = await cache.acquire(KEY, "edge", 30, is_queued=True)
     assert queued is not None
-    await cache.put_job(KEY, b"the kernel")
+    await cache.put_jobs({KEY: b"the kernel"})
     workers = WorkerCache(server.url, namespace=cache.namespace)
     mine = Lease(KEY, "worker-1", queued.fence, 30, 0)
     adopted = workers.adopt(mine)
@@ -352,7 +352,7 @@ async def test_a_queued_lease_passes_to_one_worker_with_the_job(
     workers.close()
 
 
-async def test_only_attempts_that_ran_count(cache: KernelCache, server: EmbeddedServer) -> None:
+async def test_only_attempts_that_ran_count(cache: EdgeCache, server: EmbeddedServer) -> None:
     await cache.acquire(KEY, "edge-1", 0.05, is_queued=True)
     await cache.wait(KEY, TIMEOUT_S)
     queued = await cache.acquire(KEY, "edge-2", 30, is_queued=True)
@@ -367,7 +367,7 @@ async def test_only_attempts_that_ran_count(cache: KernelCache, server: Embedded
 
 @pytest.mark.one_server
 async def test_a_renewed_lease_lasts_as_long_as_its_block(
-    cache: KernelCache, server: EmbeddedServer
+    cache: EdgeCache, server: EmbeddedServer
 ) -> None:
     lease = await leased(cache, ttl_s=4.5)
     workers = WorkerCache(server.url, namespace=cache.namespace)
@@ -386,7 +386,7 @@ async def test_a_renewed_lease_lasts_as_long_as_its_block(
     workers.close()
 
 
-async def test_workers_report_and_withdraw(cache: KernelCache, server: EmbeddedServer) -> None:
+async def test_workers_report_and_withdraw(cache: EdgeCache, server: EmbeddedServer) -> None:
     workers = WorkerCache(server.url, namespace=cache.namespace)
     report = WorkerReport("w1", "cpu", "cpu@abc", True)
     workers.report(report)
@@ -396,7 +396,7 @@ async def test_workers_report_and_withdraw(cache: KernelCache, server: EmbeddedS
     workers.close()
 
 
-async def test_scripts_survive_a_script_flush(cache: KernelCache, server: EmbeddedServer) -> None:
+async def test_scripts_survive_a_script_flush(cache: EdgeCache, server: EmbeddedServer) -> None:
     assert await contents(cache) == []
     with redis.Redis.from_url(server.url) as raw:
         raw.script_flush()

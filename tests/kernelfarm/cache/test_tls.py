@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from codegen_svc.celery_app import JobQueue, QueuedJob
+from codegen_svc.celery_app import JobQueue, QueuedGroup, QueuedJob
 from codegen_svc.settings import CodegenSettings
 from kernelfarm.cache import KernelCache, PublishStatus, Space, UnsignedVariant, WorkerCache
 from kernelfarm.errors import UnavailableError
@@ -84,7 +84,7 @@ async def test_a_cache_with_an_untrusted_certificate_is_not_used(
 async def test_jobs_are_queued_in_a_broker_by_tls(url: str) -> None:
     settings = CodegenSettings(broker_url=f"{url}&ssl_cert_reqs=required", signing="off")
     queue = JobQueue(settings)
-    await queue.send(QueuedJob("cpu", "default", KEY, 1))
+    await queue.send(QueuedGroup("cpu", "default", (QueuedJob(KEY, 1),)))
     queue.close()
     with redis.Redis.from_url(url) as raw:
         assert raw.llen("cpu") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 
@@ -43,6 +44,25 @@ yield_to_all(0)
 print(os.sched_getscheduler(0) == os.SCHED_IDLE, sorted(os.sched_getaffinity(0)))
 """
 
+_YIELDING = """
+import os
+from pathlib import Path
+from kernelfarm.service.priority import {yielding}
+{yielding}()
+child = os.fork()
+facts = dict(
+    line.replace(" ", "").split(":", 1)
+    for line in Path("/proc/self/sched").read_text().splitlines()
+    if ":" in line
+)
+report = str(os.getpriority(os.PRIO_PROCESS, 0)) + " " + facts.get("se.slice", "unknown")
+if child == 0:
+    print(report, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(report)
+"""
+
 
 def output_of(code: str) -> str:
     command = [sys.executable, "-c", code]
@@ -62,3 +82,19 @@ def test_heavy_work_leaves_a_processor() -> None:
     expected = others[1:] or others
     assert output_of(_LEAVING).strip() == f"True {expected}"
     assert first not in expected
+
+
+@pytest.mark.parametrize(
+    ("yielding", "slice_ns"),
+    [("yield_to_frontends", 20_000_000), ("yield_to_services", 50_000_000)],
+)
+def test_who_yields_has_a_lower_priority_and_longer_slices(yielding: str, slice_ns: int) -> None:
+    """Its children too."""
+    of_child, of_process = output_of(_YIELDING.format(yielding=yielding)).splitlines()
+    assert of_child == of_process
+    nice, taken_ns = of_child.split()
+    assert int(nice) == max(10, os.getpriority(os.PRIO_PROCESS, 0))
+    release = tuple(map(int, platform.release().split(".")[:2]))
+    if taken_ns == "unknown" or release < (6, 12):
+        pytest.skip("this kernel does not take or report slices")
+    assert int(taken_ns) == slice_ns

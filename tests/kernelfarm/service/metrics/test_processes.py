@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from kernelfarm.service.metrics.declarations import KERNEL_COMPILE_SECONDS, REGISTRY
-from kernelfarm.service.metrics.processes import ChildProcesses, CountedMetrics, shared_metrics
+from kernelfarm.service.metrics.processes import CountedMetrics, shared_metrics
 
 CHILD = """
 import sys
@@ -17,6 +18,29 @@ join_shared_metrics(sys.argv[1])
 from kernelfarm.service.metrics.declarations import INBOUND_BYTES, KERNEL_COMPILE_SECONDS
 KERNEL_COMPILE_SECONDS.labels("echo", "built").observe(0.2)
 INBOUND_BYTES.labels("held").set(int(sys.argv[2]))
+"""
+
+# In a process of its own: children of other tests end at any time.
+COUNTING = """
+import json, os, time
+from kernelfarm.service.metrics.processes import ChildProcesses
+
+def measured():
+    return [family.samples[0].value for family in ChildProcesses().collect()]
+
+before = measured()
+reading, writing = os.pipe()
+child = os.fork()
+if child == 0:
+    os.setsid()
+    os.fork()
+    os.write(writing, b"x")
+    time.sleep(600)
+for _ in range(2):
+    os.read(reading, 1)
+after = measured()
+os.killpg(child, 9)
+print(json.dumps(list(zip(before, after))))
 """
 
 
@@ -54,21 +78,9 @@ def test_processes_that_start_within_the_block_add_to_one_page() -> None:
 
 
 def test_child_processes_are_counted_with_their_memory() -> None:
-    def measured() -> tuple[float, float]:
-        processes, resident = ChildProcesses().collect()
-        return processes.samples[0].value, resident.samples[0].value
-
-    before, before_bytes = measured()
-    program = "import os,time; os.fork(); print(flush=True); time.sleep(600)"
-    with subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", program],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        child.stdout.readline()
-        processes, resident_bytes = measured()
-        os.killpg(child.pid, 9)
-    assert processes == before + 2
-    assert resident_bytes > before_bytes + 2e6
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COUNTING], stdout=subprocess.PIPE, check=True
+    )
+    counts, resident_bytes = json.loads(done.stdout)
+    assert counts == [0, 2]
+    assert resident_bytes[1] > resident_bytes[0] + 2e6

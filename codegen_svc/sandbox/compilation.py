@@ -1,0 +1,170 @@
+"""One compilation in a confined process, which goes on while its worker does other work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from codegen_svc.backends.stage_times import StageTime
+from codegen_svc.sandbox.connection import CompilationEnd, JobReply, SandboxProcess, TimeLimits
+from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, processor_time_error
+from codegen_svc.sandbox.limits import SandboxLimits
+from codegen_svc.sandbox.outcome import (
+    LostCompilationError,
+    is_failure,
+    parsed_outcome,
+    times_of_outcome,
+    variants_of_outcome,
+)
+from codegen_svc.sandbox.processes import SandboxProcesses
+from kernelfarm.errors import KernelfarmError, KernelRejectedError
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.service.logs.logger import get_logger
+
+
+@dataclass(frozen=True, slots=True)
+class CompileJob:
+    """A kernel to compile; if `namespace` is empty, its process compiles nothing else.
+
+    `content` is the job as bytes, `symbol` the kernel's name.
+    """
+
+    content: bytes
+    symbol: str
+    target: str
+    time_limits: TimeLimits
+    namespace: str = ""
+
+
+class Compilation:
+    """A compilation that has begun: call `wait`, then `settle`, then `variants`.
+
+    After `settle`, another compilation may begin. `spent_s` is its processor time then, however it
+    ended, and `stage_times` the times of its stages, if its process reported them. If its process
+    is lost from outside, or fails after it compiled other kernels, `settle` compiles it once more
+    in a new process.
+    """
+
+    def __init__(self, job: CompileJob, children: SandboxProcesses, limits: SandboxLimits) -> None:
+        """Begins it.
+
+        Raises:
+            UnavailableError: there is no process, and none can be started.
+        """
+        self._job = job
+        self._children = children
+        self._limits = limits
+        self.began_ns = self.ended_ns = time.monotonic_ns()
+        self.spent_s = 0.0
+        self.stage_times: tuple[StageTime, ...] = ()
+        self._result: tuple[BuiltKernel, ...] | KernelfarmError | None = None
+        self._reply: JobReply | None = None
+        self._begin(must_be_fresh=False)
+
+    def wait(self) -> None:
+        """Returns when its process has sent a result, or its time is over.
+
+        If it has no variants to show, it is settled too.
+        """
+        if self._reply is None and self._result is None:
+            self._read()
+            if self._reply is None or self._reply.result is None or is_failure(self._reply.result):
+                self.settle()
+
+    def settle(self) -> None:
+        """Returns when its process can be used again or has ended."""
+        self.wait()
+        if self._result is not None:
+            return
+        is_first_job = self._child.jobs == 1
+        try:
+            self._result = self._settled()
+        except TimeLimitError as error:
+            self._result = error
+        except LostCompilationError as error:
+            get_logger().warning("compilation_lost", message=str(error))
+            self._again(needs_renewal=True)
+        except KernelfarmError as error:
+            if is_first_job:
+                self._result = error
+            else:
+                self._again(needs_renewal=False)
+
+    def variants(self) -> tuple[BuiltKernel, ...]:
+        """The kernel's variants.
+
+        Raises:
+            TimeLimitError: it took longer, by the clock or in processor time.
+            KernelRejectedError: the toolchain refuses the kernel, crashes, or reaches a limit.
+            UnavailableError: a tool is missing, or the process was lost twice.
+            InternalError: our bug.
+        """
+        self.settle()
+        if isinstance(self._result, KernelfarmError):
+            raise self._result
+        assert self._result is not None
+        return self._result
+
+    def close(self) -> None:
+        """Ends its process, if it is not settled."""
+        if self._result is None:
+            self._child.close()
+
+    def _begin(self, *, must_be_fresh: bool) -> None:
+        job = self._job
+        niceness = job.time_limits.niceness
+        self._child = self._children.take(job.namespace, niceness, must_be_fresh=must_be_fresh)
+        is_last = not self._children.is_reusable(self._child, job.namespace)
+        self.began_ns = time.monotonic_ns()
+        with _closing_on_error(self._child):
+            self._child.begin(job.content, job.time_limits, is_last=is_last)
+
+    def _read(self) -> None:
+        with _closing_on_error(self._child):
+            self._reply = self._child.read(self._limits.output_bytes)
+        self.ended_ns = time.monotonic_ns()
+
+    def _again(self, *, needs_renewal: bool) -> None:
+        """Compiles it once more, in a new process."""
+        try:
+            if needs_renewal:
+                self._children.renew()
+            self._begin(must_be_fresh=True)
+            self._read()
+            self._result = self._settled()
+        except KernelfarmError as error:
+            self._result = error
+
+    def _settled(self) -> tuple[BuiltKernel, ...]:
+        assert self._reply is not None
+        with _closing_on_error(self._child):
+            end = self._child.end(self._reply)
+            self.spent_s += end.processor_s
+            variants = self._checked(end)
+        self._children.release(self._child, self._job.namespace, end)
+        return variants
+
+    def _checked(self, end: CompilationEnd) -> tuple[BuiltKernel, ...]:
+        time_limits = self._job.time_limits
+        if end.ended_for or end.exit_status != 0:
+            raise error_of_end(end, time_limits, self._limits)
+        outcome = parsed_outcome(end.result)
+        self.stage_times += times_of_outcome(outcome, self.began_ns, self.ended_ns)
+        try:
+            return variants_of_outcome(outcome, self._job.symbol, self._job.target)
+        except KernelRejectedError as error:
+            if end.processor_s >= time_limits.processor_s:  # in a program of the toolchain
+                raise processor_time_error(time_limits) from error
+            raise
+
+
+@contextmanager
+def _closing_on_error(child: SandboxProcess) -> Iterator[None]:
+    """Ends a process if the block raises an error."""
+    try:
+        yield
+    except BaseException:
+        child.close()
+        raise
