@@ -53,12 +53,14 @@ class ChannelsLastFacts:
 
     Savings are in bytes that memory moves in the same time, for each byte of the images that a
     convolution takes and gives: `narrow_saves` for elements of 16 bits, `wide_saves` for f32. They
-    and `costs`, which channels last costs more, are by kind of convolution: `dense`, `grouped`,
-    `depthwise`, and `few_channels` for up to 4 channels; a kind that is left out saves nothing.
+    and `costs`, which channels last costs more, are by kind of convolution: `dense`, `strided` if
+    the result has at most half the pixels along an axis, `grouped`, `depthwise`, and `few_channels`
+    for up to 4 channels; a kind that is left out saves nothing.
     A convolution in one group of an image with up to `small_elems` elements saves nothing.
     `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
     what a kernel costs more for each byte that it reads in one layout and stores in the other, and
-    `launch_bytes` what another kernel costs.
+    `launch_bytes` what another kernel costs. Without `has_gradients`, gradients of convolutions keep
+    the layout that they have in eager.
     """
 
     narrow_saves: tuple[tuple[str, float], ...] = ()
@@ -68,6 +70,7 @@ class ChannelsLastFacts:
     weight_costs: float | None = None
     turn_costs: float = 0.25
     launch_bytes: int | None = None
+    has_gradients: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def image_values(node: Node, types: Mapping[int, TensorType]) -> Iterator[int]:
             yield node.results[number]
 
 
-def convolution_kind(image: TensorType, weight: TensorType) -> str:
+def convolution_kind(image: TensorType, weight: TensorType, result: TensorType) -> str:
     """What the speed of a convolution depends on, beside its size; `ChannelsLastFacts` has it."""
     channels, per_group = image.shape[1], weight.shape[1]
     if per_group is ONE and channels is not ONE:
@@ -87,7 +87,8 @@ def convolution_kind(image: TensorType, weight: TensorType) -> str:
         return "grouped"
     if channels.is_constant and channels.constant <= _FEW_CHANNELS:
         return "few_channels"
-    return "dense"
+    shrunk = result.shape[-1] + result.shape[-1] - image.shape[-1]
+    return "strided" if shrunk.is_constant and shrunk.constant <= 1 else "dense"
 
 
 _FEW_CHANNELS = 4

@@ -13,8 +13,8 @@ from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.memory_orders import (
     IMAGE_RANK,
     Frame,
-    image_base,
     is_ambiguous,
+    keeps_axes,
     label_of,
     strides_of,
 )
@@ -28,11 +28,13 @@ WEIGHT_FRAME: Frame = (0, 1, 2, 3)
 class Place:
     """The memory of an operand: that of a free value, or a layout (True: channels last).
 
-    With neither, its layout is another one, or both.
+    With neither, its layout is another one, or both. If it is both, operators of the framework take
+    it for channels last if its strides are exactly so (`looks_last`).
     """
 
     free: int | None = None
     is_last: bool | None = None
+    looks_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +62,26 @@ class ImagePlaces:
 
     def place(self, value: int) -> Place:
         """Where an operand lies."""
-        facts = self.facts
-        base = image_base(facts, self.frames, value)
-        if base in self.free:
+        base = self.base(value)
+        if base in self.free and keeps_axes(self.facts, self.frames, value, base):
             return Place(free=base)
-        root = facts.base_of(value)
-        if value not in self.frames or root in self.free:
+        if value not in self.frames or base in self.free:
             return Place()
-        tensor = facts.types[root]
-        strides = tensor.strides if facts.is_storage(root) else None
-        whole = StridedView(root, tensor.shape, strides or contiguous_strides(tensor.shape))
-        view = view_between(facts, value, whole)
-        return Place() if isinstance(view, Refused) else Place(None, self.label(value, view.strides))
+        tensor = self.facts.types[base]
+        stated = self.fixed.get(base) or tensor.strides
+        whole = StridedView(base, tensor.shape, stated or contiguous_strides(tensor.shape))
+        view = view_between(self.facts, value, whole)
+        if isinstance(view, Refused):
+            return Place()
+        last = self.strides(value, is_last=True)
+        looks_last = view.strides == last != contiguous_strides(view.shape)
+        return Place(None, self.label(value, view.strides), looks_last)
+
+    def base(self, value: int) -> int:
+        """The value that is in memory, of which an operand is a view."""
+        while value not in self.fixed and self.facts.is_view(value):
+            value = operands(self.facts.producers[value])[0]
+        return value
 
     def fits(self, value: int, base: int, *, is_last: bool) -> StridedView | Refused:
         """The operand as a view of a free value in a layout."""

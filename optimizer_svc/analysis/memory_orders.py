@@ -7,7 +7,7 @@ different axes lie in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Node
@@ -111,23 +111,18 @@ def framed_operands(node: Node) -> tuple[int, ...]:
     return operands(node)[:1] if node.op == "take" else operands(node)
 
 
-def image_base(
-    facts: GraphFacts, frames: Mapping[int, Frame], value: int
-) -> int | None:
-    """The value in whose memory a view of an image lies; None if a view changes axes between."""
-    while facts.is_view(value):
+def keeps_axes(facts: GraphFacts, frames: Mapping[int, Frame], value: int, base: int) -> bool:
+    """True if the views between an image and the value that is in memory keep the image's axes."""
+    while value != base:
         node = facts.producers[value]
-        if node.op not in _KEEPING_VIEWS:
-            return None
         source = operands(node)[0]
-        if node.op == "permute" and value in frames and source in frames:
+        if node.op not in _KEEPING_VIEWS or value not in frames or source not in frames:
+            return False
+        axes = frames[value]
+        if node.op == "permute":
             dims = ints_attr(node, "dims")
-            if tuple(dims[axis] for axis in frames[value]) != frames[source]:
-                return None
+            axes = tuple(dims[axis] for axis in axes)
+        if axes != frames[source]:
+            return False
         value = source
-    return value
-
-
-def is_image(shape: Sequence[Expr]) -> bool:
-    """True for four axes."""
-    return len(shape) == IMAGE_RANK
+    return True

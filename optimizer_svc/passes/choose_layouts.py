@@ -25,7 +25,7 @@ from optimizer_svc.analysis.extern_layouts import (
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.image_places import ImagePlaces, image_places, stored_outputs
 from optimizer_svc.analysis.index_maps import Index
-from optimizer_svc.analysis.memory_orders import framed_operands, frames_of, image_base
+from optimizer_svc.analysis.memory_orders import framed_operands, frames_of
 from optimizer_svc.analysis.minimum_cut import FOREVER, LabelCosts
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
@@ -33,7 +33,7 @@ from optimizer_svc.ir.layouts import Layouts
 
 _COPY = 2
 """Bytes that a copy moves for each byte: a read and a write."""
-_ONE_GROUP = ("dense", "few_channels")
+_ONE_GROUP = ("dense", "strided", "few_channels")
 
 
 def choose_layouts(graph: Graph, target: TargetFacts) -> Layouts:
@@ -112,6 +112,8 @@ class _Chooser:
                 self._costs.add_if_different(step, place.free, self._copy(values[number]))
             elif place.is_last is not None:
                 self._costs.add(step, label=not place.is_last, cost=self._copy(values[number]))
+            elif place.looks_last:
+                self._costs.add(step, label=False, cost=FOREVER)
         for value in node.results:
             if value in self._places.free:
                 self._costs.add_if_different(step, value, FOREVER)
@@ -123,18 +125,21 @@ class _Chooser:
         self._costs.add(step, label=True, cost=costs + int(not captured))
 
     def _is_fixed(self, values: tuple[int, ...], operator: ImageOperator) -> bool:
-        """True if the layout cannot be chosen, because strides of no image would tell it."""
+        """True if the layout cannot be chosen: no image's strides would tell it, or by the target."""
+        if self._gains is None or (operator.weight_results and not self._gains.has_gradients):
+            return True
         found = [self._places.place(values[number]) for number in operator.images]
         is_told = any(place.free is not None or place.is_last is not None for place in found)
-        return self._gains is None or not is_told
+        return not is_told
 
     def _own_costs(self, node: Node, operator: ImageOperator) -> tuple[int, int]:
         """What channels last saves within the framework's operator, and what it costs there."""
         gains, types, values = self._gains, self._facts.types, operands(node)
         image, weight = types[values[operator.images[-1]]], types[values[operator.weight]]
+        given = types[values[0]] if operator.weight_results else node.types[0]
         if gains is None or not image.dtype.is_float or image.dtype.itemsize_bytes > 4:
             return 0, 0
-        kind = convolution_kind(image, weight)
+        kind = convolution_kind(image, weight, given)
         elems = likely_elems(image.shape, self._sizes)
         if gains.small_elems and elems <= gains.small_elems and kind in _ONE_GROUP:
             return 0, 0
@@ -168,7 +173,7 @@ class _Chooser:
     def _add_reader(self, node: Node) -> None:
         """Adds the copies for other extern nodes, which take rows."""
         for value in operands(node):
-            base = self._facts.base_of(value)
+            base = self._places.base(value)
             if base in self._places.free:
                 for is_last in (False, True):
                     view = self._places.fits(value, base, is_last=is_last)
