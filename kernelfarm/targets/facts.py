@@ -59,8 +59,8 @@ class ChannelsLastFacts:
     A convolution in one group of an image with up to `small_elems` elements saves nothing.
     `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
     what a kernel costs more for each byte that it reads in one layout and stores in the other, and
-    `launch_bytes` what another kernel costs. Without `has_gradients`, gradients of convolutions keep
-    the layout that they have in eager.
+    `launch_bytes` what another kernel costs. Without `has_gradients`, gradients of convolutions
+    keep the layout that they have in eager.
     """
 
     narrow_saves: tuple[tuple[str, float], ...] = ()
@@ -146,7 +146,9 @@ class TargetFacts:
     """Facts about one chip.
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
-X    """
+    rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
+    convolution keeps the layout that it has in eager.
+    """
 
     name: str
     vendor: str

@@ -67,7 +67,7 @@ class LabelCosts:
 def _levels(flow: _Flow) -> dict[Hashable, int]:
     """The distance of each node from the source; empty if the sink is out of reach."""
     levels: dict[Hashable, int] = {_FALSE: 0}
-    pending = deque([_FALSE])
+    pending: deque[Hashable] = deque([_FALSE])
     while pending:
         node = pending.popleft()
         spend(1 + len(flow[node]))
@@ -98,9 +98,7 @@ def _saturate(flow: _Flow, levels: Mapping[Hashable, int]) -> None:
         spend()
 
 
-def _is_open(
-    flow: _Flow, levels: Mapping[Hashable, int], node: Hashable, other: Hashable
-) -> bool:
+def _is_open(flow: _Flow, levels: Mapping[Hashable, int], node: Hashable, other: Hashable) -> bool:
     return flow[node][other] > 0 and levels.get(other) == levels[node] + 1
 
 

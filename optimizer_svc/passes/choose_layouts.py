@@ -20,10 +20,9 @@ from optimizer_svc.analysis.extern_layouts import (
     ImageOperator,
     convolution_kind,
     image_operator,
-    takes_any_strides,
 )
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
-from optimizer_svc.analysis.image_places import ImagePlaces, image_places, stored_outputs
+from optimizer_svc.analysis.image_memory import Images, images_of, stored_outputs
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.memory_orders import framed_operands, frames_of
 from optimizer_svc.analysis.minimum_cut import FOREVER, LabelCosts
@@ -46,8 +45,8 @@ def choose_layouts(graph: Graph, target: TargetFacts) -> Layouts:
     }
     if not operators:
         return Layouts({}, {})
-    places = image_places(facts, frames_of(facts), operators)
-    return _Chooser(facts, places, operators, target.channels_last).chosen()
+    images = images_of(facts, frames_of(facts), operators)
+    return _Chooser(facts, images, operators, target.channels_last).chosen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,12 @@ class _Chooser:
     def __init__(
         self,
         facts: GraphFacts,
-        places: ImagePlaces,
+        images: Images,
         operators: Mapping[int, ImageOperator],
         gains: ChannelsLastFacts | None,
     ) -> None:
         self._facts = facts
-        self._places = places
+        self._images = images
         self._operators = operators
         self._gains = gains
         self._turn = (gains or ChannelsLastFacts()).turn_costs
@@ -77,7 +76,7 @@ class _Chooser:
 
     def chosen(self) -> Layouts:
         """The cheapest layouts."""
-        for value in sorted(self._places.free):
+        for value in sorted(self._images.free):
             self._add_value(value)
         for position, node in enumerate(self._facts.graph.nodes):
             spend(4 + len(node.args))
@@ -93,31 +92,31 @@ class _Chooser:
         return self._layouts(self._costs.cheapest())
 
     def _add_value(self, value: int) -> None:
-        places = self._places
+        images = self._images
         self._costs.add_node(value)
-        strides = places.fixed.get(value)
+        strides = images.fixed.get(value)
         if strides is not None:
-            self._costs.add(value, label=not places.label(value, strides), cost=FOREVER)
+            self._costs.add(value, label=not images.label(value, strides), cost=FOREVER)
         elif not self._facts.is_storage(value):  # row-major, if both layouts cost the same
             row_major = contiguous_strides(self._facts.types[value].shape)
-            self._costs.add(value, label=not places.label(value, row_major), cost=1)
+            self._costs.add(value, label=not images.label(value, row_major), cost=1)
 
     def _add_step(self, step: _Step, node: Node, operator: ImageOperator) -> None:
         """Adds the costs of an operator: its own, and those of copies of its operands."""
         values = operands(node)
         self._costs.add_node(step)
         for number in (*operator.images, operator.weight):
-            place = self._places.place(values[number])
-            if place.free is not None:
-                self._costs.add_if_different(step, place.free, self._copy(values[number]))
-            elif place.is_last is not None:
-                self._costs.add(step, label=not place.is_last, cost=self._copy(values[number]))
-            elif place.looks_last:
+            found = self._images.memory(values[number])
+            if found.free is not None:
+                self._costs.add_if_different(step, found.free, self._copy(values[number]))
+            elif found.is_last is not None:
+                self._costs.add(step, label=not found.is_last, cost=self._copy(values[number]))
+            elif found.looks_last:
                 self._costs.add(step, label=False, cost=FOREVER)
         for value in node.results:
-            if value in self._places.free:
+            if value in self._images.free:
                 self._costs.add_if_different(step, value, FOREVER)
-        captured = _captured(self._places, node, operator)
+        captured = _captured(self._images, node, operator)
         if self._is_fixed(values, operator):
             self._costs.add(step, label=not captured, cost=FOREVER)
         saves, costs = self._own_costs(node, operator)
@@ -125,12 +124,12 @@ class _Chooser:
         self._costs.add(step, label=True, cost=costs + int(not captured))
 
     def _is_fixed(self, values: tuple[int, ...], operator: ImageOperator) -> bool:
-        """True if the layout cannot be chosen: no image's strides would tell it, or by the target."""
+        """True if the target, or images whose strides would not state it, rule out a choice."""
         if self._gains is None or (operator.weight_results and not self._gains.has_gradients):
             return True
-        found = [self._places.place(values[number]) for number in operator.images]
-        is_told = any(place.free is not None or place.is_last is not None for place in found)
-        return not is_told
+        found = [self._images.memory(values[number]) for number in operator.images]
+        is_clear = any(image.free is not None or image.is_last is not None for image in found)
+        return not is_clear
 
     def _own_costs(self, node: Node, operator: ImageOperator) -> tuple[int, int]:
         """What channels last saves within the framework's operator, and what it costs there."""
@@ -150,7 +149,7 @@ class _Chooser:
         is_plain = is_same_layout(
             weight.shape,
             contiguous_strides(weight.shape),
-            self._places.strides(values[operator.weight], is_last=True),
+            self._images.strides(values[operator.weight], is_last=True),
         )
         lost = dict(gains.costs).get(kind, 0) * moved + (0 if is_plain else weight_costs)
         return round(dict(rates).get(kind, 0) * moved), round(lost)
@@ -158,35 +157,35 @@ class _Chooser:
     def _add_kernel(self, node: Node) -> None:
         """Adds the costs of a kernel that reads one layout and stores the other."""
         (value,) = node.results
-        if value not in self._places.free:
+        if value not in self._images.free:
             return
         for operand in framed_operands(node):
-            if operand not in self._places.frames:
+            if operand not in self._images.frames:
                 continue
-            place = self._places.place(operand)
+            found = self._images.memory(operand)
             cost = round(self._turn * min(self._bytes(operand), self._bytes(value)))
-            if place.free is not None:
-                self._costs.add_if_different(place.free, value, cost)
-            elif place.is_last is not None:
-                self._costs.add(value, label=not place.is_last, cost=cost)
+            if found.free is not None:
+                self._costs.add_if_different(found.free, value, cost)
+            elif found.is_last is not None:
+                self._costs.add(value, label=not found.is_last, cost=cost)
 
     def _add_reader(self, node: Node) -> None:
         """Adds the copies for other extern nodes, which take rows."""
         for value in operands(node):
-            base = self._places.base(value)
-            if base in self._places.free:
+            base = self._images.base(value)
+            if base in self._images.free:
                 for is_last in (False, True):
-                    view = self._places.fits(value, base, is_last=is_last)
+                    view = self._images.fits(value, base, is_last=is_last)
                     cost = 0 if _has_rows(view) else self._copy(value)
                     self._costs.add(base, label=is_last, cost=cost)
 
     def _add_output(self, value: int, strides: Index) -> None:
         """Adds the copy of an extern result that is returned in other strides."""
         base = self._facts.base_of(value)
-        if base not in self._places.free or not self._facts.is_storage(base):
+        if base not in self._images.free or not self._facts.is_storage(base):
             return
         for is_last in (False, True):
-            view = self._places.fits(value, base, is_last=is_last)
+            view = self._images.fits(value, base, is_last=is_last)
             is_alias = not isinstance(view, Refused) and is_same_layout(
                 view.shape, view.strides, strides
             )
@@ -194,9 +193,9 @@ class _Chooser:
 
     def _layouts(self, labels: Mapping[Hashable, bool]) -> Layouts:
         strides: dict[int, Index] = {}
-        for value in self._places.free:
-            if value not in self._places.fixed:
-                strides[value] = self._places.strides(value, is_last=labels[value])
+        for value in self._images.free:
+            if value not in self._images.fixed:
+                strides[value] = self._images.strides(value, is_last=labels[value])
         copies: dict[tuple[int, int], Index] = {}
         notes: list[str] = []
         for position, node in enumerate(self._facts.graph.nodes):
@@ -221,10 +220,10 @@ class _Chooser:
         is_last = labels[_Step(position)]
         for number in (*operator.images, operator.weight):
             value = operands(node)[number]
-            place = self._places.place(value)
-            here = place.is_last if place.free is None else labels[place.free]
+            found = self._images.memory(value)
+            here = found.is_last if found.free is None else labels[found.free]
             if here is not None and here is not is_last:
-                yield (position, number), self._places.strides(value, is_last=is_last)
+                yield (position, number), self._images.strides(value, is_last=is_last)
 
     def _weight_results(
         self, node: Node, operator: ImageOperator, *, is_last: bool
@@ -233,9 +232,9 @@ class _Chooser:
         weight = operands(node)[operator.weight]
         for number in operator.weight_results:
             if number < len(node.results) and node.types[number].rank == len(
-                self._places.frames[weight]
+                self._images.frames[weight]
             ):
-                yield node.results[number], self._places.strides(weight, is_last=is_last)
+                yield node.results[number], self._images.strides(weight, is_last=is_last)
 
     def _row_copies(
         self, position: int, node: Node, strides: Mapping[int, Index]
@@ -274,12 +273,12 @@ class _Chooser:
         return likely_elems(tensor.shape, self._sizes) * tensor.dtype.itemsize_bytes
 
 
-def _captured(places: ImagePlaces, node: Node, operator: ImageOperator) -> bool:
+def _captured(images: Images, node: Node, operator: ImageOperator) -> bool:
     """Whether the framework stated channels last."""
     for number in operator.image_results:
         value, tensor = node.results[number], node.types[number]
-        if value in places.free and tensor.strides is not None:
-            return places.label(value, tensor.strides) is True
+        if value in images.free and tensor.strides is not None:
+            return images.label(value, tensor.strides) is True
     return False
 
 

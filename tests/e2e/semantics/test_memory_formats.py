@@ -126,6 +126,6 @@ def test_a_weight_that_changes_between_calls_takes_effect() -> None:
     function = compiled(model, facts_that_prefer("last"), dynamic=False)
     x = torch.randn(2, 8, 16, 16)
     before = function(x)
-    model.weight.data.mul_(2)  # its version counter does not tell
+    model.weight.data.mul_(2)  # its version counter stays the same
     torch.testing.assert_close(function(x), model(x), rtol=1e-3, atol=1e-4)
     assert not torch.equal(before, function(x))

@@ -51,7 +51,9 @@ def test_one_copy_serves_all_nodes_that_take_it() -> None:
         "%5: f16[2, 8, 16, 16]@[2048,", "%5: f16[2, 16, 16, 16]@[4096,"
     )
     twice = twice.replace("%6: f16[2, 8, 16, 16] = exp(%5)", "%6: f16[2, 16, 16, 16] = add(%4, %5)")
-    twice = twice.replace("return %6: f16[2, 8, 16, 16]@[2048,", "return %6: f16[2, 16, 16, 16]@[4096,")
+    twice = twice.replace(
+        "return %6: f16[2, 8, 16, 16]@[2048,", "return %6: f16[2, 16, 16, 16]@[4096,"
+    )
     last = sizes(2048, 1, 128, 8)
     changed = assign_layouts(parse_graph(twice), Layouts({}, {(0, 0): last, (2, 0): last}))
     assert [node.op for node in changed.nodes].count("convert") == 1
@@ -59,7 +61,9 @@ def test_one_copy_serves_all_nodes_that_take_it() -> None:
 
 def test_strides_of_kernels_results_are_the_passes_own() -> None:
     """Strides that a graph states for a kernel's result bind nothing, and could be wrong."""
-    stated = TWO_CONVOLUTIONS.replace("%4: f16[2, 16, 16, 16] =", "%4: f16[2, 16, 16, 16]@[1, 1, 1, 1] =")
+    stated = TWO_CONVOLUTIONS.replace(
+        "%4: f16[2, 16, 16, 16] =", "%4: f16[2, 16, 16, 16]@[1, 1, 1, 1] ="
+    )
     changed = assign_layouts(parse_graph(stated), Layouts({}, {}))
     assert changed == parse_graph(TWO_CONVOLUTIONS)
 

@@ -83,7 +83,7 @@ def test_channels_last_inputs_make_channels_last_programs_without_facts() -> Non
 
 
 def test_an_image_of_one_channel_decides_nothing() -> None:
-    """Its strides are both layouts, so that they do not tell the framework which one to give."""
+    """Its strides are both layouts, so that they do not state which one the framework should give."""
     lone = TWO_CONVOLUTIONS.replace("[2, 8, 16, 16]@[2048, 256", "[2, 1, 16, 16]@[256, 256", 1)
     lone = lone.replace("[16, 8, 3, 3]@[72,", "[16, 1, 3, 3]@[9,")
     assert _chosen(lone).strides[3] == sizes(4096, 256, 16, 1)

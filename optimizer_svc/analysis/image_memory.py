@@ -1,4 +1,4 @@
-"""Where images lie in memory, and whether their channels are first or last there."""
+"""In which memory images are, and whether their channels are first or last there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WEIGHT_FRAME: Frame = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ImageMemory:
     """The memory of an operand: that of a free value, or a layout (True: channels last).
 
     With neither, its layout is another one, or both. If it is both, operators of the framework take
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class ImagePlaces:
+class Images:
     """The images of a graph.
 
     `fixed` has the strides of values whose layout cannot be chosen; `free` are the values that are
@@ -60,22 +60,22 @@ class ImagePlaces:
         shape = self.facts.types[value].shape
         return None if frame is None else label_of(shape, strides, frame)
 
-    def place(self, value: int) -> Place:
-        """Where an operand lies."""
+    def memory(self, value: int) -> ImageMemory:
+        """The memory of an operand."""
         base = self.base(value)
         if base in self.free and keeps_axes(self.facts, self.frames, value, base):
-            return Place(free=base)
+            return ImageMemory(free=base)
         if value not in self.frames or base in self.free:
-            return Place()
+            return ImageMemory()
         tensor = self.facts.types[base]
         stated = self.fixed.get(base) or tensor.strides
         whole = StridedView(base, tensor.shape, stated or contiguous_strides(tensor.shape))
         view = view_between(self.facts, value, whole)
         if isinstance(view, Refused):
-            return Place()
+            return ImageMemory()
         last = self.strides(value, is_last=True)
         looks_last = view.strides == last != contiguous_strides(view.shape)
-        return Place(None, self.label(value, view.strides), looks_last)
+        return ImageMemory(None, self.label(value, view.strides), looks_last)
 
     def base(self, value: int) -> int:
         """The value that is in memory, of which an operand is a view."""
@@ -85,15 +85,13 @@ class ImagePlaces:
 
     def fits(self, value: int, base: int, *, is_last: bool) -> StridedView | Refused:
         """The operand as a view of a free value in a layout."""
-        whole = StridedView(
-            base, self.facts.types[base].shape, self.strides(base, is_last=is_last)
-        )
+        whole = StridedView(base, self.facts.types[base].shape, self.strides(base, is_last=is_last))
         return view_between(self.facts, value, whole)
 
 
-def image_places(
+def images_of(
     facts: GraphFacts, frames: Mapping[int, Frame], operators: Mapping[int, ImageOperator]
-) -> ImagePlaces:
+) -> Images:
     """The images of a graph with these free operators, by position."""
     known = {**_weights(facts, operators), **frames}
     fixed = dict(_fixed(facts, operators))
@@ -102,7 +100,7 @@ def image_places(
         for value in known
         if not facts.is_view(value) and _is_image(facts, value, known[value], fixed.get(value))
     )
-    return ImagePlaces(facts, known, fixed, frozenset(free))
+    return Images(facts, known, fixed, frozenset(free))
 
 
 def stored_outputs(graph: Graph) -> Iterator[tuple[int, int, TensorType]]:
