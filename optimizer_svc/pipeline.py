@@ -14,7 +14,9 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
+from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
@@ -45,6 +47,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
+    Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
+    Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
@@ -58,7 +62,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "report-fusion",
         report_fusion,
-        ("chosen", "fusion", "built", "program", "target"),
+        ("chosen", "layouts", "fusion", "built", "program", "target"),
         "report",
     ),
 )

@@ -17,6 +17,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from kernelfarm.errors import InternalError, UnknownTargetError
+from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
 from kernelfarm.targets.facts import GpuFacts as GpuFacts
 from kernelfarm.targets.facts import LlvmFacts as LlvmFacts

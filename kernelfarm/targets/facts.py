@@ -53,6 +53,32 @@ class MemoryFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ChannelsLastFacts:
+    """What the framework's convolutions save on a chip if images are channels last.
+
+    Savings are in bytes that memory moves in the same time, for each byte of the images that a
+    convolution takes and gives: `narrow_saves` for elements of 16 bits, `wide_saves` for f32. They
+    and `costs`, which channels last costs more, are by kind of convolution: `dense`, `strided` if
+    the result has at most half the pixels along an axis, `grouped`, `depthwise`, and `few_channels`
+    for up to 4 channels; a kind that is left out saves nothing.
+    A convolution in one group of an image with up to `small_elems` elements saves nothing.
+    `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
+    what a kernel costs more for each byte that it reads in one layout and stores in the other, and
+    `launch_bytes` what another kernel costs. Without `has_gradients`, gradients of convolutions
+    keep the layout that they have in eager.
+    """
+
+    narrow_saves: tuple[tuple[str, float], ...] = ()
+    wide_saves: tuple[tuple[str, float], ...] = ()
+    costs: tuple[tuple[str, float], ...] = ()
+    small_elems: int | None = None
+    weight_costs: float | None = None
+    turn_costs: float = 0.25
+    launch_bytes: int | None = None
+    has_gradients: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -125,7 +151,8 @@ class TargetFacts:
     """Facts about one chip.
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
-    rows of up to `max_sorted_elems`, of any length if it is None.
+    rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
+    convolution keeps the layout that it has in eager.
     """
 
     name: str
@@ -136,6 +163,7 @@ class TargetFacts:
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()
+    channels_last: ChannelsLastFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     triton: TritonFacts | None = None

@@ -54,9 +54,8 @@ def storage_of(value: int, kind: BufferKind, tensor: TensorType, position: int =
 
 
 def temporary_storage(facts: GraphFacts, value: int) -> Storage:
-    """Row-major memory for a value whose layout no output or extern step determines."""
-    tensor = facts.types[value]
-    return storage_of(value, BufferKind.TEMPORARY, TensorType(tensor.dtype, tensor.shape))
+    """Memory for a value of a kernel, in the layout of its type."""
+    return storage_of(value, BufferKind.TEMPORARY, facts.types[value])
 
 
 def existing_storages(facts: GraphFacts) -> dict[int, Storage]:

@@ -19,6 +19,7 @@ from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
 from optimizer_svc.analysis.extents import is_single, likely_elems, likely_sizes
+from optimizer_svc.analysis.extern_layouts import takes_any_strides
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
     REDUCE_OPS,
@@ -58,15 +59,6 @@ _HEAVY_WORDS = (
     " atanh erf erfc sigmoid pow atan2 philox"
 )
 _HEAVY = frozenset(_HEAVY_WORDS.split())
-_OPS_OF_ANY_STRIDES = frozenset(
-    f"aten.{name}"
-    for name in ("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear", "convolution")
-)
-"""Extern operators that take operands of any strides at no cost.
-
-Others may rely on a contiguous last axis without checking it, as attention kernels do. The captured
-graph guarantees one by copies, which Prims do not show.
-"""
 _WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
 """Prims for which one element needs many elements of the operand."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
@@ -177,7 +169,7 @@ def _operand_views(facts: GraphFacts, storages: dict[int, Storage]) -> dict[int,
     for node in facts.graph.nodes:
         if node.op != "extern":
             continue
-        takes_any = str(node.attr("op")).rpartition(".")[0] in _OPS_OF_ANY_STRIDES
+        takes_any = takes_any_strides(node)
         for value in operands(node):
             if value not in views or not (takes_any or _is_contiguous_inside(views[value])):
                 views[value] = _operand_view(facts, storages, value, takes_any=takes_any)

@@ -14,11 +14,13 @@ from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
+from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
 
 
 def report_fusion(
     chosen: Materialization,
+    layouts: Layouts,
     fusion: Fusion,
     built: BuiltSteps,
     program: Program,
@@ -31,6 +33,7 @@ def report_fusion(
             *_counts(fusion, program),
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
+            *layouts.notes,
             *chosen.notes,
             *built.notes,
             *_steps(graph, fusion, program),

@@ -24,7 +24,7 @@ from kernelfarm.digest import kernel_key
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan
 from kernelfarm.ir.verify import verify_program
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.pipeline import optimize
 from tests.support.captured_graphs import run_lowered
 
@@ -55,9 +55,14 @@ _loader = CpuLoader()
 _kernels: dict[bytes, CpuKernel] = {}
 
 
-def compile_here(captured: CapturedGraph, counts: Counts) -> PlanRunner:
-    """Compiles a graph for this machine's processor, all stages in this process."""
-    target = target_facts(host_cpu_target())
+def compile_here(
+    captured: CapturedGraph, counts: Counts, facts: TargetFacts | None = None
+) -> PlanRunner:
+    """Compiles a graph for this machine's processor, all stages in this process.
+
+    `facts` are other facts about it, on which the program's form depends.
+    """
+    target = facts or target_facts(host_cpu_target())
     lowered = decompose_to_prims(captured.graph, max_sorted_elems=target.max_sorted_elems)
     program = optimize(lowered.graph, target).program
     verify_program(program)

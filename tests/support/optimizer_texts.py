@@ -1,5 +1,7 @@
 """Texts of the data that optimizer passes give each other. They do not parse back.
 
+strides %3: [96, 1, 12, 3]                    the layout that a value gets
+copy operand 0 of node 0: [48, 1, 12, 3]      an operand that is copied into another layout
 storage %3: output 0, f32[8, 4]@[4, 1]        a value in memory, and in which
 slice %7 of %3 along 0 from 4                 a slice that a nest of its own stores
 members: %3, %7                               the values that nests compute
@@ -26,11 +28,26 @@ from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
+from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest, NestStatement, Read
 
 _BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 """Kinds of memory that the caller numbers."""
+
+
+def print_layouts(layouts: Layouts) -> str:
+    """Strides by value, copies by node and operand, and notes."""
+    strides = (f"strides %{v}: {_numbers(found)}" for v, found in sorted(layouts.strides.items()))
+    copies = (
+        f"copy operand {number} of node {position}: {_numbers(found)}"
+        for (position, number), found in sorted(layouts.copies.items())
+    )
+    return _text(strides, copies, _notes(layouts.notes))
+
+
+def _numbers(exprs: Iterable[Expr]) -> str:
+    return f"[{', '.join(map(str, exprs))}]"
 
 
 def print_materialization(chosen: Materialization) -> str:

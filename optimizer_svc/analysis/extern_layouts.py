@@ -1,0 +1,95 @@
+"""What the framework's operators do with memory layouts.
+
+An operator with free images takes them channels first or last, and gives its results in the layout
+of the images. If the framework gives another one at run time, the client's step copies the result,
+so that a plan is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from kernelfarm.ir.algebra.expr import ONE
+from kernelfarm.ir.graph_ir import Node, TensorType
+from optimizer_svc.analysis.graph_facts import operands
+
+_IMAGE_RANK = 4
+
+_OPS_OF_ANY_STRIDES = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear"),
+        *("convolution", "convolution_backward"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageOperator:
+    """An operator with free images: numbers of its operands and results.
+
+    All images have one layout, and the results of `weight_results` have it, too. A weight may have
+    any layout; the operator takes the one that an operand asks for.
+    """
+
+    images: tuple[int, ...]
+    weight: int
+    image_results: tuple[int, ...]
+    weight_results: tuple[int, ...] = ()
+
+
+IMAGE_OPERATORS = {
+    # (input, weight, bias) -> output
+    "aten.convolution.default": ImageOperator((0,), 1, (0,)),
+    # (grad_output, input, weight) -> gradients of input, weight and bias
+    "aten.convolution_backward.default": ImageOperator((0, 1), 2, (0,), (1,)),
+}
+"""Operators with free images, by name: convolutions over two axes."""
+
+
+def takes_any_strides(node: Node) -> bool:
+    """True if an extern node takes operands of any strides at no cost.
+
+    Other operators may rely on a contiguous last axis without checking it, as attention kernels do.
+    The captured graph guarantees one by copies, which Prims do not show.
+    """
+    return str(node.attr("op")).rpartition(".")[0] in _OPS_OF_ANY_STRIDES
+
+
+def image_operator(node: Node, types: Mapping[int, TensorType]) -> ImageOperator | None:
+    """The free images of a node; None if it has none."""
+    found = IMAGE_OPERATORS.get(str(node.attr("op"))) if node.op == "extern" else None
+    if found is None or len(node.args) <= max(*found.images, found.weight):
+        return None
+    values = operands(node)
+    ranks = {types[values[number]].rank for number in (*found.images, found.weight)}
+    return found if ranks == {_IMAGE_RANK} else None
+
+
+def image_values(node: Node, types: Mapping[int, TensorType]) -> Iterator[int]:
+    """The images that an extern node takes and gives."""
+    operator = image_operator(node, types)
+    if operator is None:
+        return
+    yield from (operands(node)[number] for number in operator.images)
+    for number in operator.image_results:
+        if number < len(node.results) and types[node.results[number]].rank == _IMAGE_RANK:
+            yield node.results[number]
+
+
+def convolution_kind(image: TensorType, weight: TensorType, result: TensorType) -> str:
+    """What the speed of a convolution depends on, beside its size; `ChannelsLastFacts` has it."""
+    channels, per_group = image.shape[1], weight.shape[1]
+    if per_group is ONE and channels is not ONE:
+        return "depthwise"
+    if channels is not per_group and channels is not weight.shape[0]:
+        return "grouped"
+    if channels.is_constant and channels.constant <= _FEW_CHANNELS:
+        return "few_channels"
+    shrunk = result.shape[-1] + result.shape[-1] - image.shape[-1]
+    return "strided" if shrunk.is_constant and shrunk.constant <= 1 else "dense"
+
+
+_FEW_CHANNELS = 4
+"""Images, rather than activations: libraries have kernels of their own for them."""
