@@ -1,16 +1,28 @@
-"""One arm of the warm-start benchmark: a new process that times one first call, phase by phase.
+"""One arm of the warm-start benchmark: a new process that times its first call of one model.
 
-Prints one JSON line: seconds of wall clock and of processor time, of this process and its ended
-children, for each phase.
-    import    torch, the backend and all that it loads before the measurement; not part of `first`
-    dynamo    from the call to the backend's entry
+Usage: python -m benchmarks._warm_call ARM MODEL STARTED MODULES
+
+`STARTED` is the time at which the process was started, in seconds since 1970. Prints one JSON line.
+Clocks, in seconds of wall clock and of processor time (of this process and its ended children):
+
+    start     from the start of the process to the result
+    call      from `torch.compile` to the result; the process has imported PyTorch and built the
+              model, and nothing else
+    loaded    the same, after the process has imported every module that an earlier process of this
+              arm had imported at its end
+
+If the file `MODULES` exists, the process imports the modules that it names and reports the clock
+`loaded` with the phases below. Else it reports `start` and `call`, and writes the file.
+
+    import    PyTorch; not part of the calls
+    build     the model with random weights, and the libraries that define it; not part of the calls
+    dynamo    from `torch.compile` to the backend's entry
     trace     kernelfarm: digest and entry, or tracing and capture; the rest of the backend
     ask       kernelfarm: the look-up of a trace with its program, if the disk has none
     program   kernelfarm: the program checked and decoded, without kernels; reads from disk too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
     run       from the backend's exit to the result: guards, and one run
-    first     from the call to the result: dynamo, backend and run
 """
 
 from __future__ import annotations
@@ -21,7 +33,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 Clock = tuple[float, float]
@@ -50,15 +64,48 @@ def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def main(arm: str, name: str) -> None:
+def main(arm: str, name: str, started_s: float, modules: Path) -> None:
     begun = now()
     import torch  # noqa: PLC0415 (the import is a phase of its own)
-    import torch._dynamo  # noqa: PLC0415
-    import torch._functorch.aot_autograd  # noqa: PLC0415
 
-    backend = _backend(arm)
     note("import", begun, now())
+    begun = now()
     source = _source(name)
+    note("build", begun, now())
+    clocks = {}
+    with torch.no_grad():
+        if modules.exists():
+            _import_all(modules)
+            clocks["loaded"], result = _phased_call(arm, source)
+        else:
+            begun = now()
+            result = torch.compile(source.model, backend=arm)(*source.args)
+            ended = now()
+            clocks["call"] = _seconds(begun, ended)
+            clocks["start"] = (time.time() - started_s, ended[1])
+            modules.write_text("\n".join(sys.modules))
+        error = (result - source.model(*source.args)).abs().max().item()
+    found = import_module("torch._dynamo.utils").counters
+    graphs, traced = found["stats"]["unique_graphs"], found["aot_autograd"]["total"]
+    facts = {"clocks": clocks, "phases": _phases, "error": error, "graphs": graphs}
+    print(json.dumps({**facts, "traced": traced, "counters": _counters(arm)}))
+
+
+def _import_all(modules: Path) -> None:
+    for name in modules.read_text().split():
+        # Generated modules and those of extensions have no import of their own.
+        with suppress(ImportError, AttributeError):
+            import_module(name)
+
+
+def _seconds(begun: Clock, ended: Clock) -> Clock:
+    return ended[0] - begun[0], ended[1] - begun[1]
+
+
+def _phased_call(arm: str, source: Any) -> tuple[Clock, Any]:
+    """The first call; also fills the phases."""
+    torch = import_module("torch")
+    backend = _backend(arm)
     spans: list[tuple[Clock, Clock]] = []
 
     def entered(gm: Any, example_inputs: Any) -> Any:
@@ -67,27 +114,20 @@ def main(arm: str, name: str) -> None:
         spans.append((begun, now()))
         return compiled
 
-    with torch.no_grad():
-        begun = now()
-        result = torch.compile(source.model, backend=entered)(*source.args)
-        ended = now()
-        error = (result - source.model(*source.args)).abs().max().item()
+    begun = now()
+    result = torch.compile(source.model, backend=entered)(*source.args)
+    ended = now()
     note("dynamo", begun, spans[0][0])
     for span in spans:
         note("backend", *span)
     note("run", spans[-1][1], ended)
-    note("first", begun, ended)
     _split_backend(arm)
-    traced = torch._dynamo.utils.counters["aot_autograd"]["total"]
-    found = {"phases": _phases, "error": error, "graphs": len(spans), "traced": traced}
-    print(json.dumps({**found, "counters": _counters(arm)}))
+    return _seconds(begun, ended), result
 
 
 def _backend(arm: str) -> Callable[..., Any]:
     if arm == "inductor":
-        compile_fx = import_module("torch._inductor.compile_fx").compile_fx
-        import_module("torch._inductor.codecache")
-        return compile_fx
+        return import_module("torch._inductor.compile_fx").compile_fx
     torch_backend = import_module("kernelfarm.client.torch_backend")
     loaded = import_module("kernelfarm.client.programs.loaded")
     store = import_module("kernelfarm.client.programs.store")
@@ -95,8 +135,7 @@ def _backend(arm: str) -> Callable[..., Any]:
     store.find_program = timed("program", store.find_program)
     traces.lookup = timed("ask", traces.lookup)
     loaded.load_kernels = timed("load", loaded.load_kernels)
-    torch_backend.preload()
-    return lambda gm, args: torch_backend.kernelfarm(gm, args, mode="strict")
+    return torch_backend.kernelfarm
 
 
 def _split_backend(arm: str) -> None:
@@ -111,8 +150,8 @@ def _split_backend(arm: str) -> None:
 def _source(name: str) -> Any:
     torch = import_module("torch")
     inputs, zoo = import_module("examples.real_inputs"), import_module("examples.model_zoo")
-    graphs = inputs.WHOLE_GRAPHS
-    return graphs[name]() if name in graphs else zoo.model_of(name, torch.float32)
+    whole = inputs.WHOLE_GRAPHS | import_module("examples.full_models").FULL
+    return whole[name]() if name in whole else zoo.model_of(name, torch.float32)
 
 
 def _counters(arm: str) -> dict[str, int]:
@@ -124,4 +163,4 @@ def _counters(arm: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]))
