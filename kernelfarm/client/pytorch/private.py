@@ -11,6 +11,7 @@ Private operators (`torch.ops.aten._...`) are not listed: captured graphs name t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
     from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
     from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
     from torch._dynamo import mark_dynamic as mark_dynamic
+    from torch._dynamo.aot_compile_types import SerializableCallable as SerializableCallable
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
+    from torch._dynamo.precompile_context import BackendCacheArtifact as BackendCacheArtifact
+    from torch._dynamo.precompile_context import PrecompileContext as PrecompileContext
     from torch._functorch._aot_autograd.schemas import MutationType as MutationType
     from torch._functorch._aot_autograd.schemas import OutputAliasInfo as OutputAliasInfo
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType
@@ -144,6 +148,16 @@ NAMES: Mapping[str, PrivateName] = {
         _WRAPPERS, "marks varying extents for Dynamo's later graphs", _SINCE_2_13
     ),
     "maybe_mark_dynamic_helper": PrivateName(_WRAPPERS, "its earlier name", _UNTIL_2_12),
+    # Precompilation
+    "SerializableCallable": PrivateName(
+        "torch._dynamo.aot_compile_types", "what a backend returns to aot_compile"
+    ),
+    "BackendCacheArtifact": PrivateName(
+        "torch._dynamo.precompile_context", "what a backend adds to a precompiled package"
+    ),
+    "PrecompileContext": PrivateName(
+        "torch._dynamo.precompile_context", "collects the contents of precompiled packages"
+    ),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
     "_len_torch_dispatch_stack": PrivateName(_C, "detects dispatch modes"),
@@ -217,6 +231,26 @@ def storage_identity(tensor: torch.Tensor) -> int:
 def copy_source(node: fx.Node, copy: fx.Node) -> None:
     """Copies what Dynamo recorded about the source of an input, which AOT Autograd reads."""
     copy._dynamo_source = getattr(node, "_dynamo_source", None)
+
+
+def package_name(module: fx.GraphModule) -> str | None:
+    """The graph's name in the package that PyTorch precompiles; None if it precompiles none."""
+    return getattr(module, "_backend_id", None)
+
+
+def is_caching_precompile() -> bool:
+    """True if PyTorch stores packages by itself (`TORCH_CACHING_PRECOMPILE=1`)."""
+    return bool(torch._dynamo.config.caching_precompile)
+
+
+def without_autograd_cache() -> AbstractContextManager[None]:
+    """Switches off the cache of AOT Autograd, which `aot_compile` demands of every backend."""
+    config = import_module("torch._functorch.config")
+    names = ("force_autograd_cache", "strict_autograd_cache")
+    off: AbstractContextManager[None] = config.patch(
+        {name: False for name in names if hasattr(config, name)}
+    )
+    return off
 
 
 def is_exporting() -> bool:
