@@ -1,8 +1,10 @@
 """One arm of the warm-start benchmark: a new process that times its first call of one model.
 
-Usage: python -m benchmarks._warm_call ARM MODEL STARTED MODULES
+Usage: python -m benchmarks._warm_call BACKEND MODEL STARTED MODULES [PACKAGE]
 
-`STARTED` is the time at which the process was started, in seconds since 1970. Prints one JSON line.
+`STARTED` is the time at which the process was started, in seconds since 1970. With `PACKAGE`, the
+model is compiled by `aot_compile` and saved to that file, or loaded from it if it exists, in place
+of `torch.compile`; loading is part of the first call. Prints one JSON line.
 Clocks, in seconds of wall clock and of processor time (of this process and its ended children):
 
     start     from the start of the process to the result
@@ -22,6 +24,7 @@ If the file `MODULES` exists, the process imports the modules that it names and 
     program   kernelfarm: the program checked and decoded, without kernels; reads from disk too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
+              with a package: all of loading it, in place of `dynamo` too
     run       from the backend's exit to the result: guards, and one run
 """
 
@@ -64,7 +67,7 @@ def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def main(arm: str, name: str, started_s: float, modules: Path) -> None:
+def main(arm: str, name: str, started_s: float, modules: Path, package: Path | None) -> None:
     begun = now()
     import torch  # noqa: PLC0415 (the import is a phase of its own)
 
@@ -76,10 +79,11 @@ def main(arm: str, name: str, started_s: float, modules: Path) -> None:
     with torch.no_grad():
         if modules.exists():
             _import_all(modules)
-            clocks["loaded"], result = _phased_call(arm, source)
+            call = _phased_call if package is None else _phased_load
+            clocks["loaded"], result = call(arm, source, package)
         else:
             begun = now()
-            result = torch.compile(source.model, backend=arm)(*source.args)
+            result = _first_call(arm, source, package)
             ended = now()
             clocks["call"] = _seconds(begun, ended)
             clocks["start"] = (time.time() - started_s, ended[1])
@@ -88,7 +92,42 @@ def main(arm: str, name: str, started_s: float, modules: Path) -> None:
     found = import_module("torch._dynamo.utils").counters
     graphs, traced = found["stats"]["unique_graphs"], found["aot_autograd"]["total"]
     facts = {"clocks": clocks, "phases": _phases, "error": error, "graphs": graphs}
+    facts["package_bytes"] = package.stat().st_size if package else 0
     print(json.dumps({**facts, "traced": traced, "counters": _counters(arm)}))
+
+
+def _first_call(arm: str, source: Any, package: Path | None) -> Any:
+    torch = import_module("torch")
+    is_module = isinstance(source.model, torch.nn.Module)
+    if package is None:
+        return torch.compile(source.model, backend=arm)(*source.args)
+    if not package.exists():
+        compiled = torch.compile(source.model, backend=arm, fullgraph=True)
+        entry = compiled.forward if is_module else compiled
+        entry.aot_compile((source.args, {})).save_compiled_function(str(package))
+    function = _loaded(package)
+    return function(source.model, *source.args) if is_module else function(*source.args)
+
+
+def _loaded(package: Path) -> Any:
+    with package.open("rb") as file:
+        return import_module("torch").compiler.load_compiled_function(file)
+
+
+def _phased_load(arm: str, source: Any, package: Path) -> tuple[Clock, Any]:
+    """The first call of a package; also fills the phases."""
+    global _loaded  # noqa: PLW0603 -- its time is a phase
+    _loaded = timed("backend", _loaded)
+    if arm != "inductor":
+        _backend(arm)
+    begun = now()
+    result = _first_call(arm, source, package)
+    ended = now()
+    note("run", begun, ended)
+    for i in (0, 1):
+        _phases["run"][i] -= _phases["backend"][i]
+    _split_backend(arm)
+    return _seconds(begun, ended), result
 
 
 def _import_all(modules: Path) -> None:
@@ -102,7 +141,7 @@ def _seconds(begun: Clock, ended: Clock) -> Clock:
     return ended[0] - begun[0], ended[1] - begun[1]
 
 
-def _phased_call(arm: str, source: Any) -> tuple[Clock, Any]:
+def _phased_call(arm: str, source: Any, _: None) -> tuple[Clock, Any]:
     """The first call; also fills the phases."""
     torch = import_module("torch")
     backend = _backend(arm)
@@ -163,4 +202,5 @@ def _counters(arm: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]))
+    package = Path(sys.argv[5]) if len(sys.argv) > 5 else None
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), package)

@@ -1,11 +1,14 @@
 """Warm start: a new process with a warm farm or disk, compared with Inductor with warm caches.
 
 Every measurement is a new process, after a cold one of the same arm; the arms alternate.
-    disk      programs and traces are on this machine's disk; the farm runs and reports
-              invalidations
-    farm      this machine's disk is empty; the farm has the program, and the trace that another
-              client published; its keys are pinned
-    inductor  its FX graph cache and AOTAutogradCache hold the graph
+    disk              programs and traces are on this machine's disk; the farm runs and reports
+                      invalidations
+    farm              this machine's disk is empty; the farm has the program, and the trace that
+                      another client published; its keys are pinned
+    package           `disk`, with a package of `aot_compile`: nothing is traced
+    package-farm      `farm`, with this package
+    inductor          its FX graph cache and AOTAutogradCache hold the graph
+    inductor-package  its own package of `aot_compile`
 
 Every arm has three clocks, all of which end with the first result:
     start     from the start of the process
@@ -43,8 +46,9 @@ from examples.model_zoo import MODELS as ZOO
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 
 SMALL = ("reference", "h", *ZOO)
-OURS = ("disk", "farm")
-ARMS = (*OURS, "inductor")
+OURS = ("disk", "farm", "package", "package-farm")
+PEERS = ("inductor", "inductor-package")
+ARMS = (*OURS, *PEERS)
 CLOCKS = ("start", "call", "loaded")
 PHASES = ("import", "build", "dynamo", "trace", "ask", "program", "load", "backend", "run")
 UNITS = ("wall", "processor")
@@ -88,7 +92,7 @@ def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warm-") as folder:
         measured = _Arms(name, Path(folder), farm)
-        cold = {arm: measured.cold(arm) for arm in ("disk", "inductor")}
+        cold = {arm: measured.cold(arm) for arm in ("disk", "package", *PEERS)}
         warm: dict[str, list[Run]] = {arm: [] for arm in ARMS}
         for number in range(rounds):
             for arm in ARMS:
@@ -99,8 +103,10 @@ def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
         "cold": {arm: run["clocks"] for arm, run in cold.items()},
         "warm": {arm: _medians(runs) for arm, runs in warm.items()},
         "ratios": {
-            arm: {clock: _ratios(warm, arm, clock) for clock in CLOCKS} for arm in ARMS[:-1]
+            arm: {clock: _ratios(warm, arm, clock) for clock in CLOCKS}
+            for arm in (*OURS, "inductor-package")
         },
+        "package_bytes": {arm: warm[arm][0]["package_bytes"] for arm in ARMS},
         "errors": {arm: runs[-1]["error"] for arm, runs in warm.items()},
         "graphs": cold["disk"]["graphs"],
         "traced": cold["disk"]["traced"],
@@ -124,7 +130,7 @@ class _Arms:
 
     def cold(self, arm: str) -> Run:
         """The first process of an arm."""
-        stated = self._inductor if arm == "inductor" else self._ours | self._publishes
+        stated = self._inductor if arm in PEERS else self._ours | self._publishes
         return self._process(arm, stated, self._folder / f"{arm}.cold")
 
     def warm(self, arm: str, number: int) -> Run:
@@ -137,17 +143,18 @@ class _Arms:
         return loaded | {"clocks": found["clocks"] | loaded["clocks"]}
 
     def _stated(self, arm: str, unused: str) -> dict[str, str]:
-        if arm == "inductor":
+        if arm in PEERS:
             return self._inductor
-        if arm == "disk":
+        if arm in ("disk", "package"):
             return self._ours
         return self._ours | {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{unused}"}
 
     def _process(self, arm: str, environment: dict[str, str], modules: Path) -> Run:
-        backend = "inductor" if arm == "inductor" else "kernelfarm"
+        backend = "inductor" if arm in PEERS else "kernelfarm"
         command = [sys.executable, "-m", "benchmarks._warm_call", backend, self._name]
+        package = [str(self._folder / f"{backend}.package")] if "package" in arm else []
         done = subprocess.run(
-            [*command, str(time.time()), str(modules)],
+            [*command, str(time.time()), str(modules), *package],
             env={**os.environ, **environment},
             capture_output=True,
             text=True,
@@ -179,9 +186,13 @@ def _check_warm(arm: str, name: str, run: Run) -> None:
     hits = {
         "disk": counters.get("warm.hits", 0),
         "farm": counters.get("warm.farm.hits", 0) + counters.get("warm.memory.hits", 0),
+        "package": counters.get("disk.hits", 0) - 1,
+        "package-farm": counters.get("farm.hits", 0) - 1,
         "inductor": counters.get("autograd_cache_hit", 0),
+        "inductor-package": 0,
     }
-    if hits[arm] != run["graphs"]:
+    # A package has one graph, and nothing is traced.
+    if hits[arm] != run["graphs"] or ("package" in arm and run["traced"]):
         raise RuntimeError(f"{arm} on {name}: {hits[arm]} of {run['graphs']} graphs: {counters}")
 
 
@@ -212,25 +223,26 @@ def geomean(rows: Sequence[dict[str, Any]], arm: str, clock: str, unit: int) -> 
 
 def print_geomeans(rows: Sequence[dict[str, Any]]) -> None:
     print("seconds: by the clock / of the process's processors")
-    for arm in OURS:
+    for arm in (*OURS, "inductor-package"):
         for clock in CLOCKS:
             means = [geomean(rows, arm, clock, unit) for unit in range(len(UNITS))]
             print(
-                f"warm {arm}, clock `{clock}`: {means[0]:.2f} times Inductor's speed by wall time,"
+                f"{arm}, clock `{clock}`: {means[0]:.2f} times Inductor's speed by wall time,"
                 f" {means[1]:.2f} by processor time (geomean)"
             )
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The ratios of all models, and the seconds of each clock and phase."""
-    titles = " | ".join(f"{arm}: {clock}" for arm in OURS for clock in CLOCKS)
-    lines = [f"| model | rounds | {titles} |", "|---|---:|" + "---:|" * len(OURS) * len(CLOCKS)]
+    arms = [(arm, clock) for arm in (*OURS, "inductor-package") for clock in CLOCKS]
+    titles = " | ".join(f"{arm}: {clock}" for arm, clock in arms)
+    lines = [f"| model | rounds | {titles} |", "|---|---:|" + "---:|" * len(arms)]
     for row in rows:
-        ratios = [row["ratios"][arm][clock][0] for arm in OURS for clock in CLOCKS]
+        ratios = [row["ratios"][arm][clock][0] for arm, clock in arms]
         cells = " | ".join(f"{ratio:.1f}" for ratio in ratios)
         lines.append(f"| {row['model']} | {row['rounds']} | {cells} |")
     for unit, name in enumerate(UNITS):
-        means = [geomean(rows, arm, clock, unit) for arm in OURS for clock in CLOCKS]
+        means = [geomean(rows, arm, clock, unit) for arm, clock in arms]
         cells = " | ".join(f"**{m:.2f}**" for m in means)
         lines.append(f"| **geomean, {name} time** | | {cells} |")
     shown = [*CLOCKS, *(phase for phase in PHASES if phase != "backend")]
@@ -238,7 +250,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     for row in rows:
         for arm in ARMS:
             times = row["warm"][arm]
-            of_backend = {**times, "trace": times["backend"]} if arm == "inductor" else times
+            of_backend = {**times, "trace": times["backend"]} if arm in PEERS else times
             cells = " | ".join(f"{of_backend[name][0]:.2f}" for name in shown)
             lines.append(f"| {row['model']} | {arm} | {cells} |")
     return "\n".join(lines) + "\n"

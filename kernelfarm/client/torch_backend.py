@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from kernelfarm import spans
-from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import UnsupportedGraphError
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
@@ -36,7 +34,6 @@ from kernelfarm.client.programs.finder import (
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
-    is_caching_precompile,
     make_boxed_func,
     package_name,
     unset_fake_temporarily,
@@ -44,9 +41,11 @@ from kernelfarm.client.pytorch.private import (
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calls import callable_for
-from kernelfarm.client.traces.entry import to_bytes
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.precompiled.packaging import Packaging
 
 
 def kernelfarm(
@@ -78,61 +77,35 @@ def kernelfarm(
     access = access_to(found.settings)
     with spans.span("compile graph"):
         cache = TraceCache(order.module, access, found.compiled, is_needed=name is not None)
-        compiled = _compiled(order.module, order.of(example_inputs), found, cache)
-    called = order.called_as_before(compiled)
-    return called if name is None else _in_package(name, called, cache, order, found, stated)
+        if name is None:
+            compiled = _compiled(order, example_inputs, found, cache)
+            return order.called_as_before(compiled)
+        # Only precompilation needs these modules of PyTorch.
+        from kernelfarm.client.precompiled.packaging import Packaging  # noqa: PLC0415
+
+        packaging = Packaging(name, order, cache, found, stated)
+        return packaging.packed(_compiled(order, example_inputs, found, cache, packaging))
 
 
 def _compiled(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], stated: BackendOptions, cache: TraceCache
+    order: InputOrder,
+    example_inputs: Sequence[Any],
+    options: BackendOptions,
+    cache: TraceCache,
+    packaging: Packaging | None = None,
 ) -> Callable[..., Any]:
-    budget = WaitBudget(stated.settings.timeout_s)
-    warm = _warm_start(cache, stated, budget)
+    """The function for Dynamo, with its arguments in the order of `order.module`."""
+    budget = WaitBudget(options.settings.timeout_s)
+    warm = _warm_start(cache, options, budget)
     if warm is not None:
         return warm
-    compiler = _GraphCompiler(stated, budget)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, budget, cache))
-
-
-def _in_package(
-    name: str,
-    called: Callable[..., Any],
-    cache: TraceCache,
-    order: InputOrder,
-    options: BackendOptions,
-    stated: Mapping[str, Any],
-) -> Callable[..., Any]:
-    """The compiled graph, as PyTorch needs it for the package that it precompiles.
-
-    Raises:
-        UnsupportedGraphError: the package would need what AOT Autograd does around the graph.
-    """
-    # Only precompilation needs these modules of PyTorch.
-    from kernelfarm.client.precompiled import artifacts, content  # noqa: PLC0415
-
-    entry, is_cached = cache.known, is_caching_precompile()
-    if entry is None:
-        counters.count(f"precompiled.not_covered.{cache.reason}")
-        if is_cached:  # PyTorch leaves a graph without content out of its package
-            return called
-        raise UnsupportedGraphError(
-            f"kernelfarm cannot precompile a graph with {cache.reason}; call the compiled model"
-            " instead of aot_compile, under torch.no_grad() if it needs no gradients"
-        )
-    graph = content.PrecompiledGraph(
-        to_bytes(entry),
-        device=cache.device.type,
-        positions=order.positions,
-        stated=stated,
-        is_deterministic=options.compiled.is_deterministic,
-        fallback_random=options.compiled.fallback_random,
-        leaves_autocast=autocast_is_on(),
-    ).to_bytes()
-    counters.count("precompiled.made")
-    if not is_cached:
-        return artifacts.SerializableGraph(graph, called)
-    artifacts.record(name, graph)
-    return called
+    gm, inputs = order.module, order.of(example_inputs)
+    compiler = _GraphCompiler(options, budget, packaging=packaging)
+    inference = _GraphCompiler(options, budget, cache, packaging)
+    if packaging is None:
+        return traced(gm, inputs, compiler, inference)
+    with packaging.storing_graphs():
+        return traced(gm, inputs, packaging.storing(compiler), packaging.storing(inference))
 
 
 def preload() -> None:
@@ -173,33 +146,44 @@ class _GraphCompiler:
     """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache."""
 
     def __init__(
-        self, options: BackendOptions, budget: WaitBudget, trace_cache: TraceCache | None = None
+        self,
+        options: BackendOptions,
+        budget: WaitBudget,
+        trace_cache: TraceCache | None = None,
+        packaging: Packaging | None = None,
     ) -> None:
         self._options = options
         self._budget = budget
         self._trace_cache = trace_cache
+        self._packaging = packaging
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
         # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
         with unset_fake_temporarily():
-            try:
-                runner = self._compile(gm)
-            except KernelfarmError as error:
-                if self._options.settings.mode == "strict":
-                    raise
-                warn_eager(error, self._options.settings)
-                runner = None
+            boxed = self._boxed(gm)
+            return boxed if self._packaging is None else self._packaging.stored(gm, boxed)
+
+    def _boxed(self, gm: fx.GraphModule) -> BoxedFunction:
+        try:
+            runner = self._compile(gm)
+        except KernelfarmError as error:
+            if self._options.settings.mode == "strict":
+                raise
+            warn_eager(error, self._options.settings)
+            runner = None
         return make_boxed_func(gm.forward) if runner is None else runner.boxed()
 
     def _compile(self, gm: fx.GraphModule) -> GraphRunner | None:
         captured = capture(gm)
-        if captured.is_trivial and (self._trace_cache is None or not self._trace_cache.is_needed):
+        if captured.is_trivial and self._packaging is None:
             return None
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
         if self._trace_cache is not None:
             with self._budget.charged():
                 self._trace_cache.store(gm, captured, key)
+        if self._packaging is not None:
+            self._packaging.note(gm, captured, key, target)
         if captured.is_trivial:
             return None
         finder = ProgramFinder(captured, key, self._options, FirstSearch(self._budget))

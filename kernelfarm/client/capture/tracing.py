@@ -11,7 +11,7 @@ from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.exporting_state import patch_is_exporting
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
-from kernelfarm.client.pytorch.private import aot_autograd, without_autograd_cache
+from kernelfarm.client.pytorch.private import aot_autograd
 
 GraphCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 """Called by AOT Autograd with each functional graph; returns a boxed function."""
@@ -27,14 +27,12 @@ def traced(
 ) -> Callable[..., Any]:
     """Traces a Dynamo graph, whose attention is preserved, and compiles the resulting graphs."""
     decompose_fused(gm)
-    trace = aot_autograd(
+    return aot_autograd(
         fw_compiler=compiler,
         bw_compiler=compiler,
         inference_compiler=inference_compiler or compiler,
         keep_inference_input_mutations=True,
-    )
-    with without_autograd_cache():
-        return trace(gm, example_inputs)
+    )(gm, example_inputs)
 
 
 def backend_around(compiler: GraphCompiler) -> GraphCompiler:

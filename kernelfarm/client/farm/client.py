@@ -119,7 +119,7 @@ class FarmClient:
         `model` is `id@revision`, or empty.
         """
         scoped = copy(self)
-        scoped.settings = self.settings.model_copy(update={"model": model})
+        scoped.settings = self.settings.changed(model=model)
         return scoped
 
     def connect(self, timeout_s: float = 1.0) -> bool:

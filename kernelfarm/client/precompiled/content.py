@@ -21,7 +21,8 @@ _LENGTH_BYTES = 8
 _DEVICES = ("cpu", "cuda")
 
 
-def _version() -> str:
+def version() -> str:
+    """The versions that a graph must have been made with: capture, and PyTorch."""
     return f"capture {CAPTURE_VERSION} of {ABI_VERSION}, torch {torch.__version__}"
 
 
@@ -41,7 +42,7 @@ class PrecompiledGraph:
     is_deterministic: bool = False
     fallback_random: bool = False
     leaves_autocast: bool = False
-    version: str = field(default_factory=_version)
+    version: str = field(default_factory=version)
 
     def to_bytes(self) -> bytes:
         """The graph as bytes."""
@@ -67,9 +68,9 @@ class PrecompiledGraph:
             raise MalformedMessageError(
                 f"{len(content)} bytes of a precompiled package are no graph of kernelfarm: {error}"
             ) from error
-        if header["version"] != _version():
+        if header["version"] != version():
             raise UnsupportedVersionError(
-                f"the package has a graph of {header['version']}; expected {_version()}: compile it"
+                f"the package has a graph of {header['version']}; expected {version()}: compile it"
                 " again with the versions of this process"
             )
         positions = header.pop("positions")

@@ -49,6 +49,17 @@ def loaded(content: bytes) -> Callable[..., Any]:
     return called_in_order(callable_for(entry.convention, program), graph.positions)
 
 
+def loaded_graph(content: bytes) -> BoxedFunction:
+    """The boxed function of a functional graph, around which AOT Autograd has its own wrappers.
+
+    Raises: as `loaded`.
+    """
+    graph = PrecompiledGraph.from_bytes(content)
+    program = _program(graph, from_bytes(graph.trace))
+    counters.count("precompiled.loaded")
+    return program
+
+
 def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     device = torch.device(graph.device)
     if device.type == "cuda":

@@ -10,8 +10,8 @@ Private operators (`torch.ops.aten._...`) are not listed: captured graphs name t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
     from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
     from torch._dynamo import mark_dynamic as mark_dynamic
+    from torch._dynamo.aot_compile_types import (
+        BundledAOTAutogradSerializableCallable as BundledAOTAutogradSerializableCallable,
+    )
     from torch._dynamo.aot_compile_types import SerializableCallable as SerializableCallable
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
@@ -42,12 +45,16 @@ if TYPE_CHECKING:
     from torch._functorch._aot_autograd.schemas import OutputAliasInfo as OutputAliasInfo
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType
     from torch._functorch._aot_autograd.schemas import PlainTensorMeta as PlainTensorMeta
+    from torch._functorch._aot_autograd.schemas import (
+        SerializableAOTDispatchCompiler as SerializableAOTDispatchCompiler,
+    )
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta as ViewAndMutationMeta
     from torch._functorch._aot_autograd.utils import make_boxed_func as make_boxed_func
     from torch._guards import TracingContext as TracingContext
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._inductor.output_code import OutputCode as OutputCode
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
@@ -152,6 +159,13 @@ NAMES: Mapping[str, PrivateName] = {
     "SerializableCallable": PrivateName(
         "torch._dynamo.aot_compile_types", "what a backend returns to aot_compile"
     ),
+    "BundledAOTAutogradSerializableCallable": PrivateName(
+        "torch._dynamo.aot_compile_types", "stores a function of AOT Autograd"
+    ),
+    "SerializableAOTDispatchCompiler": PrivateName(
+        _SCHEMAS, "marks compilers whose graphs AOT Autograd stores"
+    ),
+    "OutputCode": PrivateName("torch._inductor.output_code", "a graph that AOT Autograd stores"),
     "BackendCacheArtifact": PrivateName(
         "torch._dynamo.precompile_context", "what a backend adds to a precompiled package"
     ),
@@ -243,14 +257,18 @@ def is_caching_precompile() -> bool:
     return bool(torch._dynamo.config.caching_precompile)
 
 
-def without_autograd_cache() -> AbstractContextManager[None]:
-    """Switches off the cache of AOT Autograd, which `aot_compile` demands of every backend."""
+@contextmanager
+def storing_graphs(tag: str) -> Iterator[None]:
+    """Lets AOT Autograd store its graphs for a package, together with their backward graphs.
+
+    Its cache must not take graphs that another compiler made: `tag` is part of their keys.
+    """
     config = import_module("torch._functorch.config")
-    names = ("force_autograd_cache", "strict_autograd_cache")
-    off: AbstractContextManager[None] = config.patch(
-        {name: False for name in names if hasattr(config, name)}
-    )
-    return off
+    stated = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
+    stated["bypass_autograd_cache_key"] = True
+    tags = import_module("torch.compiler.config").patch(cache_key_tag=tag)
+    with config.patch(stated), tags:
+        yield
 
 
 def is_exporting() -> bool:
