@@ -35,7 +35,7 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -102,11 +102,22 @@ def _first_call(arm: str, source: Any, package: Path | None) -> Any:
     if package is None:
         return torch.compile(source.model, backend=arm)(*source.args)
     if not package.exists():
-        compiled = torch.compile(source.model, backend=arm, fullgraph=True)
+        options = {"guard_filter_fn": _serializable}
+        compiled = torch.compile(source.model, backend=arm, fullgraph=True, options=options)
         entry = compiled.forward if is_module else compiled
         entry.aot_compile((source.args, {})).save_compiled_function(str(package))
     function = _loaded(package)
     return function(source.model, *source.args) if is_module else function(*source.args)
+
+
+def _serializable(guards: Sequence[Any]) -> list[bool]:
+    """The guards that PyTorch can store; it refuses models of transformers with all of them."""
+    guard_kinds = import_module("torch._dynamo.guards").CheckFunctionManager
+    refused = set(guard_kinds.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    return [
+        not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
+        for guard in guards
+    ]
 
 
 def _loaded(package: Path) -> Any:

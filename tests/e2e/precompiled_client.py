@@ -1,13 +1,15 @@
 """A process that makes or loads packages of PyTorch's precompilation, for `test_precompiled`.
 
-Usage: python -m tests.e2e.precompiled_client ACTION FILE
+Usage: python -m tests.e2e.precompiled_client ACTION FOLDER
 
-Prints one JSON line: the largest error against eager, the counters, and what was traced.
+Packages and PyTorch's caches are in the folder. Prints one JSON line: the largest error against
+eager, the counters, and what was traced.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,55 +61,56 @@ def inputs(rows: int = 8) -> torch.Tensor:
     return torch.randn(rows, 96, generator=torch.Generator().manual_seed(1))
 
 
-def save(file: Path) -> float:
+def save(folder: Path) -> float:
     """Precompiles the classifier and saves the package."""
     model = Classifier()
     compiled = torch.compile(model, backend="kernelfarm", fullgraph=True)
     package = compiled.forward.aot_compile(((inputs(),), {}))
-    package.save_compiled_function(str(file))
+    package.save_compiled_function(str(folder / "static"))
     return error_of(package, model, inputs())
 
 
-def load(file: Path) -> float:
+def load(folder: Path) -> float:
     """Runs the package on a model with other weights."""
-    return error_of(loaded(file), Classifier(seed=5), inputs())
+    return error_of(loaded(folder / "static"), Classifier(seed=5), inputs())
 
 
-def other_rows(file: Path) -> float:
-    return error_of(loaded(file), Classifier(), inputs(rows=3))
+def other_rows(folder: Path) -> float:
+    return error_of(loaded(folder / "static"), Classifier(), inputs(rows=3))
 
 
-def other_scale(file: Path) -> float:
+def other_scale(folder: Path) -> float:
     model = Classifier()
     model.scale = 3.0
-    return error_of(loaded(file), model, inputs())
+    return error_of(loaded(folder / "static"), model, inputs())
 
 
-def save_varying(file: Path) -> float:
+def save_varying(folder: Path) -> float:
     """Precompiles the classifier for any number of rows."""
     model, x = Classifier(), inputs()
     torch._dynamo.mark_dynamic(x, 0)
     compiled = torch.compile(model, backend="kernelfarm", fullgraph=True)
-    compiled.forward.aot_compile(((x,), {})).save_compiled_function(str(file))
+    package = compiled.forward.aot_compile(((x,), {}))
+    package.save_compiled_function(str(folder / "varying"))
     return 0.0
 
 
-def load_varying(file: Path) -> float:
-    package = loaded(file)
+def load_varying(folder: Path) -> float:
+    package = loaded(folder / "varying")
     return max(error_of(package, Classifier(), inputs(rows)) for rows in (2, 8, 33))
 
 
-def save_training(file: Path) -> float:
+def save_training(folder: Path) -> float:
     model = Plain()
     with torch.enable_grad():
         compiled = torch.compile(model, backend="kernelfarm", fullgraph=True)
-        compiled.forward.aot_compile(((inputs(),), {})).save_compiled_function(str(file))
+        package = compiled.forward.aot_compile(((inputs(),), {}))
+    package.save_compiled_function(str(folder / "training"))
     return 0.0
 
 
-def load_training(file: Path) -> float:
-    package = loaded(file)
-    return training_error(lambda model, x: package(model, x))
+def load_training(folder: Path) -> float:
+    return training_error(loaded(folder / "training"))
 
 
 def cache(_: Path) -> float:
@@ -158,10 +161,12 @@ ACTIONS = (save, load, other_rows, other_scale, save_varying, load_varying)
 ACTIONS += (save_training, load_training, cache, cache_training)
 
 
-def main(action: str, file: Path) -> None:
+def main(action: str, folder: Path) -> None:
     (run,) = (found for found in ACTIONS if found.__name__ == action)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
+    torch._dynamo.config.caching_precompile = run in (cache, cache_training)
     with torch.no_grad():
-        error = run(file)
+        error = run(folder)
     found = torch._dynamo.utils.counters
     traced, frames = found["aot_autograd"]["total"], found["frames"]["total"]
     print(

@@ -209,6 +209,8 @@ if not TYPE_CHECKING:
 
 def _imported(name: str) -> Any:
     private = NAMES[name]
+    if private.module.startswith("torch._functorch"):
+        import_module("torch._dynamo")  # the two import each other, and only this order works
     module = import_module(private.module)
     value = module if name in _MODULES else getattr(module, name, None)
     if value is None and not private.is_optional and private.versions == VERSIONS:
