@@ -177,6 +177,7 @@ def main(action: str, folder: Path) -> None:
                 "frames": frames,
                 "counters": counters.snapshot(),
                 "package": dict(found["dynamo_cache"]),
+                "imported": sorted({name.partition(".")[0] for name in sys.modules}),
             }
         )
     )

@@ -19,6 +19,10 @@ from tests.support.torch_children import run_python
 TOLERANCE = 1e-4
 
 
+UNUSED = {"pydantic", "opentelemetry", "redis", "celery", "llvmlite"}
+"""Packages that a warm start does not need."""
+
+
 class Machine:
     """A machine with a disk, and a farm that can be stopped; `folder` holds its files."""
 
@@ -73,6 +77,7 @@ def test_a_package_loads_from_disk_or_farm_and_without_both_says_so(machine: Mac
     machine.proxy.stop()
     from_disk = machine.process("load")
     assert (counts(from_disk, "disk.hits"), from_disk["traced"], from_disk["frames"]) == (1, 0, 0)
+    assert not UNUSED & set(from_disk["imported"])
 
     nowhere = {"KERNELFARM_DISK_CACHE_DIR": str(machine.folder / "nothing")}
     code, _, errors = machine.ended("load", **nowhere)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.disk.tier import Confirmation
-from kernelfarm.client.farm.cache_client import WatchEvent
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Manifest
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.cache_client import WatchEvent
 
 SETTLING_S = 5.0
 """A gateway may serve from memory for 3 s after another gateway has announced an invalidation. So a

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class CapturedGraphRunner:
         self._symbols = symbol_sources(captured.graph)
         self._nodes: dict[tuple[int, ...], list[ExternNode]] = {}
 
-    def boxed(self) -> Any:
+    def boxed(self) -> Callable[[list[Any]], Sequence[Any]]:
         """A function that takes a list of arguments and clears it."""
 
         def run(args: list[Any]) -> Sequence[Any]:
