@@ -127,6 +127,9 @@ class ClientSettings:
     """Size limit of the disk tier; 0 turns it off."""
 
     def __init__(self, **stated: Any) -> None:
+        unknown = stated.keys() - _types().keys()
+        if unknown:
+            raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
         faults = []
         for setting in fields(self):
             variable = f"{ENV_PREFIX}{setting.name.upper()}"

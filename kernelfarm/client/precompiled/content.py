@@ -19,6 +19,8 @@ from kernelfarm.ir.graph_ir import ABI_VERSION
 
 _LENGTH_BYTES = 8
 _DEVICES = ("cpu", "cuda")
+_STATED = {"endpoint": str, "timeout_s": (int, float), "model": str, "mode": str}
+"""The settings that `torch.compile` may be called with, and their types."""
 
 
 def version() -> str:
@@ -94,7 +96,7 @@ def _checked(header: Any) -> dict[str, Any]:
         (positions is None or _is_order(positions))
         and header["device"] in _DEVICES
         and isinstance(stated, dict)
-        and all(isinstance(value, str | float | int) for value in stated.values())
+        and all(isinstance(value, _STATED.get(name, ())) for name, value in stated.items())
         and all(isinstance(header[flag], bool) for flag in flags)
         and isinstance(header["version"], str)
     )

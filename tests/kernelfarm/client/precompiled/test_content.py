@@ -69,7 +69,7 @@ def test_bytes_that_are_no_graph_are_refused(package: bytes) -> None:
     for name, value in {
         "device": "meta",
         "positions": [0, 0],
-        "stated": [],
+        "stated": {"namespace": "other"},
         "is_deterministic": 1,
         "version": None,
         "more": 1,
