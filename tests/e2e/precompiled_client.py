@@ -165,7 +165,7 @@ def main(action: str, folder: Path) -> None:
     (run,) = (found for found in ACTIONS if found.__name__ == action)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
     torch._dynamo.config.caching_precompile = run in (cache, cache_training)
-    torch._dynamo.config.enable_aot_compile = True  # its default since torch 2.12 or 2.13
+    torch._dynamo.config.enable_aot_compile = True  # off by default in torch 2.11
     with torch.no_grad():
         error = run(folder)
     found = torch._dynamo.utils.counters
