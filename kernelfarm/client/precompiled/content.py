@@ -19,7 +19,12 @@ from kernelfarm.ir.graph_ir import ABI_VERSION
 
 _LENGTH_BYTES = 8
 _DEVICES = ("cpu", "cuda")
-_STATED = {"endpoint": str, "timeout_s": (int, float), "model": str, "mode": str}
+_STATED: Mapping[str, tuple[type, ...]] = {
+    "endpoint": (str,),
+    "timeout_s": (int, float),
+    "model": (str,),
+    "mode": (str,),
+}
 """The settings that `torch.compile` may be called with, and their types."""
 
 
