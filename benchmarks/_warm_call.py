@@ -1,16 +1,31 @@
-"""One arm of the warm-start benchmark: a new process that times one first call, phase by phase.
+"""One arm of the warm-start benchmark: a new process that times its first call of one model.
 
-Prints one JSON line: seconds of wall clock and of processor time, of this process and its ended
-children, for each phase.
-    import    torch, the backend and all that it loads before the measurement; not part of `first`
-    dynamo    from the call to the backend's entry
+Usage: python -m benchmarks._warm_call BACKEND MODEL STARTED MODULES [PACKAGE]
+
+`STARTED` is the time at which the process was started, in seconds since 1970. With `PACKAGE`, the
+model is compiled by `aot_compile` and saved to that file, or loaded from it if it exists, in place
+of `torch.compile`; loading is part of the first call. Prints one JSON line.
+Clocks, in seconds of wall clock and of processor time (of this process and its ended children):
+
+    start     from the start of the process to the result
+    call      from `torch.compile` to the result; the process has imported PyTorch and built the
+              model, and nothing else
+    loaded    the same, after the process has imported every module that an earlier process of this
+              arm had imported at its end
+
+If the file `MODULES` exists, the process imports the modules that it names and reports the clock
+`loaded` with the phases below. Else it reports `start` and `call`, and writes the file.
+
+    import    PyTorch; not part of the calls
+    build     the model with random weights, and the libraries that define it; not part of the calls
+    dynamo    from `torch.compile` to the backend's entry
     trace     kernelfarm: digest and entry, or tracing and capture; the rest of the backend
     ask       kernelfarm: the look-up of a trace with its program, if the disk has none
     program   kernelfarm: the program checked and decoded, without kernels; reads from disk too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
+              with a package: all of loading it, in place of `dynamo` too
     run       from the backend's exit to the result: guards, and one run
-    first     from the call to the result: dynamo, backend and run
 """
 
 from __future__ import annotations
@@ -20,8 +35,10 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 Clock = tuple[float, float]
@@ -50,15 +67,95 @@ def timed(phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def main(arm: str, name: str) -> None:
+def main(arm: str, name: str, started_s: float, modules: Path, package: Path | None) -> None:
     begun = now()
     import torch  # noqa: PLC0415 (the import is a phase of its own)
-    import torch._dynamo  # noqa: PLC0415
-    import torch._functorch.aot_autograd  # noqa: PLC0415
 
-    backend = _backend(arm)
     note("import", begun, now())
+    begun = now()
     source = _source(name)
+    note("build", begun, now())
+    clocks = {}
+    with torch.no_grad():
+        if modules.exists():
+            _import_all(modules)
+            call = _phased_call if package is None else _phased_load
+            clocks["loaded"], result = call(arm, source, package)
+        else:
+            begun = now()
+            result = _first_call(arm, source, package)
+            ended = now()
+            clocks["call"] = _seconds(begun, ended)
+            clocks["start"] = (time.time() - started_s, ended[1])
+            modules.write_text("\n".join(sys.modules))
+        error = (result - source.model(*source.args)).abs().max().item()
+    found = import_module("torch._dynamo.utils").counters
+    graphs, traced = found["stats"]["unique_graphs"], found["aot_autograd"]["total"]
+    facts = {"clocks": clocks, "phases": _phases, "error": error, "graphs": graphs}
+    facts["package_bytes"] = package.stat().st_size if package else 0
+    print(json.dumps({**facts, "traced": traced, "counters": _counters(arm)}))
+
+
+def _first_call(arm: str, source: Any, package: Path | None) -> Any:
+    torch = import_module("torch")
+    is_module = isinstance(source.model, torch.nn.Module)
+    if package is None:
+        return torch.compile(source.model, backend=arm)(*source.args)
+    if not package.exists():
+        options = {"guard_filter_fn": _serializable}
+        compiled = torch.compile(source.model, backend=arm, fullgraph=True, options=options)
+        entry = compiled.forward if is_module else compiled
+        entry.aot_compile((source.args, {})).save_compiled_function(str(package))
+    function = _loaded(package)
+    return function(source.model, *source.args) if is_module else function(*source.args)
+
+
+def _serializable(guards: Sequence[Any]) -> list[bool]:
+    """The guards that PyTorch can store; it refuses models of transformers with all of them."""
+    guard_kinds = import_module("torch._dynamo.guards").CheckFunctionManager
+    refused = set(guard_kinds.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    return [
+        not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
+        for guard in guards
+    ]
+
+
+def _loaded(package: Path) -> Any:
+    with package.open("rb") as file:
+        return import_module("torch").compiler.load_compiled_function(file)
+
+
+def _phased_load(arm: str, source: Any, package: Path) -> tuple[Clock, Any]:
+    """The first call of a package; also fills the phases."""
+    global _loaded  # noqa: PLW0603 -- its time is a phase
+    _loaded = timed("backend", _loaded)
+    if arm != "inductor":
+        _backend(arm)
+    begun = now()
+    result = _first_call(arm, source, package)
+    ended = now()
+    note("run", begun, ended)
+    for i in (0, 1):
+        _phases["run"][i] -= _phases["backend"][i]
+    _split_backend(arm)
+    return _seconds(begun, ended), result
+
+
+def _import_all(modules: Path) -> None:
+    for name in modules.read_text().split():
+        # Generated modules and those of extensions have no import of their own.
+        with suppress(ImportError, AttributeError):
+            import_module(name)
+
+
+def _seconds(begun: Clock, ended: Clock) -> Clock:
+    return ended[0] - begun[0], ended[1] - begun[1]
+
+
+def _phased_call(arm: str, source: Any, _: None) -> tuple[Clock, Any]:
+    """The first call; also fills the phases."""
+    torch = import_module("torch")
+    backend = _backend(arm)
     spans: list[tuple[Clock, Clock]] = []
 
     def entered(gm: Any, example_inputs: Any) -> Any:
@@ -67,27 +164,20 @@ def main(arm: str, name: str) -> None:
         spans.append((begun, now()))
         return compiled
 
-    with torch.no_grad():
-        begun = now()
-        result = torch.compile(source.model, backend=entered)(*source.args)
-        ended = now()
-        error = (result - source.model(*source.args)).abs().max().item()
+    begun = now()
+    result = torch.compile(source.model, backend=entered)(*source.args)
+    ended = now()
     note("dynamo", begun, spans[0][0])
     for span in spans:
         note("backend", *span)
     note("run", spans[-1][1], ended)
-    note("first", begun, ended)
     _split_backend(arm)
-    traced = torch._dynamo.utils.counters["aot_autograd"]["total"]
-    found = {"phases": _phases, "error": error, "graphs": len(spans), "traced": traced}
-    print(json.dumps({**found, "counters": _counters(arm)}))
+    return _seconds(begun, ended), result
 
 
 def _backend(arm: str) -> Callable[..., Any]:
     if arm == "inductor":
-        compile_fx = import_module("torch._inductor.compile_fx").compile_fx
-        import_module("torch._inductor.codecache")
-        return compile_fx
+        return import_module("torch._inductor.compile_fx").compile_fx
     torch_backend = import_module("kernelfarm.client.torch_backend")
     loaded = import_module("kernelfarm.client.programs.loaded")
     store = import_module("kernelfarm.client.programs.store")
@@ -95,8 +185,7 @@ def _backend(arm: str) -> Callable[..., Any]:
     store.find_program = timed("program", store.find_program)
     traces.lookup = timed("ask", traces.lookup)
     loaded.load_kernels = timed("load", loaded.load_kernels)
-    torch_backend.preload()
-    return lambda gm, args: torch_backend.kernelfarm(gm, args, mode="strict")
+    return torch_backend.kernelfarm
 
 
 def _split_backend(arm: str) -> None:
@@ -111,8 +200,8 @@ def _split_backend(arm: str) -> None:
 def _source(name: str) -> Any:
     torch = import_module("torch")
     inputs, zoo = import_module("examples.real_inputs"), import_module("examples.model_zoo")
-    graphs = inputs.WHOLE_GRAPHS
-    return graphs[name]() if name in graphs else zoo.model_of(name, torch.float32)
+    whole = inputs.WHOLE_GRAPHS | import_module("examples.full_models").FULL
+    return whole[name]() if name in whole else zoo.model_of(name, torch.float32)
 
 
 def _counters(arm: str) -> dict[str, int]:
@@ -124,4 +213,5 @@ def _counters(arm: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    package = Path(sys.argv[5]) if len(sys.argv) > 5 else None
+    main(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4]), package)

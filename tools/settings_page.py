@@ -11,11 +11,12 @@ import inspect
 import sys
 import textwrap
 import types
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from pydantic import Field as PydanticField
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
@@ -23,12 +24,14 @@ from pydantic_settings import BaseSettings
 from codegen_svc.backends.ascend.settings import AscendSettings
 from codegen_svc.settings import CodegenSettings, FarmSettings, WorkerSettings
 from frontend_svc.settings import FrontendSettings
-from kernelfarm.client.settings import ClientSettings
+from kernelfarm.client.settings import ClientSettings, SecretText
 from kernelfarm.service.process_pool.settings import WorkSettings
 from kernelfarm.service.settings import ENV_PREFIX, ServiceSettings
 from kernelfarm.service.signing import SigningSettings
 from kernelfarm.supervisor.settings import SupervisorSettings
 from optimizer_svc.settings import OptimizerSettings
+
+SettingsClass = type[BaseSettings] | type[ClientSettings]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Section:
     """A heading of the page: a class, and what reads it."""
 
     title: str
-    kind: type[BaseSettings]
+    kind: SettingsClass
     readers: str
 
 
@@ -79,7 +82,9 @@ _UNITS = (
     ("_s", "s"),
 )
 
-_TYPES = {Path: "path", SecretStr: "secret text", str: "text", int: "integer", float: "number"}
+_SECRETS = (SecretStr, SecretText)
+_TYPES: dict[type, str] = {Path: "path", str: "text", int: "integer", float: "number"}
+_TYPES |= dict.fromkeys(_SECRETS, "secret text")
 _BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
 _BINARY_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -89,7 +94,25 @@ def settings_page() -> str:
     return _HEAD + "".join(map(_section, SECTIONS))
 
 
-def meanings(kind: type[BaseSettings]) -> dict[str, str]:
+def fields_of(kind: SettingsClass) -> Mapping[str, FieldInfo]:
+    """The fields of a settings class by name."""
+    if issubclass(kind, BaseSettings):
+        return kind.model_fields
+    described = {
+        field.name: FieldInfo.from_annotated_attribute(hints[field.name], _stated(field))
+        for hints in [get_type_hints(kind, include_extras=True)]
+        for field in fields(kind)
+    }
+    return described
+
+
+def _stated(field: Field[Any]) -> Any:
+    if field.default_factory is MISSING:
+        return field.default
+    return PydanticField(default_factory=field.default_factory)
+
+
+def meanings(kind: SettingsClass) -> dict[str, str]:
     """The string below each field that a class itself declares, as one line; empty without one."""
     (class_node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(class_node, ast.ClassDef)
@@ -119,8 +142,8 @@ def _section(section: Section) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(name: str, kind: type[BaseSettings], meaning: str) -> str:
-    field = kind.model_fields[name]
+def _row(name: str, kind: SettingsClass, meaning: str) -> str:
+    field = fields_of(kind)[name]
     unit = _unit(name, field)
     cells = (
         f"`{ENV_PREFIX}{name.upper()}`",
@@ -168,7 +191,7 @@ def _default(field: FieldInfo, unit: str) -> str:
     value = field.default
     if field.default_factory is not None:
         return "see meaning"
-    if isinstance(value, SecretStr):
+    if isinstance(value, _SECRETS):
         value = value.get_secret_value()
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

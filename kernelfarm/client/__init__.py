@@ -3,6 +3,7 @@
     torch_backend, compile_model   `torch.compile(backend="kernelfarm")`, `kernelfarm.compile(...)`
     bundle/                        exports and imports cache bundles
     diagnostics/                   what the command line shows of programs, traces and the disk tier
+    precompiled/                   graphs in the packages of PyTorch's own precompilation
     warming/                       cache-warming jobs, coverage certificates
     traces/                        finds a trace by the digest of its Dynamo graph: disk, farm
     programs/                      finds a program by its key: memory, disk, farm

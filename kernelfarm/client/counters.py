@@ -23,6 +23,9 @@ warm.farm.stale, warm.farm.failures.REASON  shared traces that were invalidated;
 warm.farm.published                         traces that this client published
 warm.farm.not_published.REASON              traces that the farm did not accept
 refused.warm_farm.REASON                    shared traces that failed verification
+precompiled.made, precompiled.wrapped       graphs added to packages of PyTorch; those that AOT
+                                            Autograd stored
+precompiled.loaded, precompiled.not_covered  graphs loaded from packages; that no package can have
 warm.unreadable, warm.write_failures        trace files that another user may have written; that
                                             could not be written
 """

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
-
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from kernelfarm.errors import CallerError
 from kernelfarm.service.tenants.identity import SHARED_TENANT
@@ -19,6 +18,37 @@ ENV_PREFIX = "KERNELFARM_"
 Mode = Literal["wait", "swap", "strict"]
 
 _GIB = 1 << 30
+
+_WORDS = {"true": True, "1": True, "yes": True, "on": True}
+_WORDS |= {"false": False, "0": False, "no": False, "off": False}
+
+
+class SecretText:
+    """A text that is not printed."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretText) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "SecretText('**********')" if self._text else "SecretText('')"
+
+    def get_secret_value(self) -> str:
+        """The text."""
+        return self._text
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The limit of a number: above `gt`, or at least `ge`."""
+
+    gt: float | None = None
+    ge: float | None = None
 
 
 def default_cache_dir() -> Path:
@@ -34,23 +64,28 @@ def default_cache_dir() -> Path:
     return base / "kernelfarm"
 
 
-class ClientSettings(BaseSettings):
+@dataclass(frozen=True, init=False)
+class ClientSettings:
     """`KERNELFARM_ENDPOINT`, `KERNELFARM_TIMEOUT_S`, `KERNELFARM_MODE`, and so on.
+
+    Settings that are not stated come from the environment. This class is no pydantic model as those
+    of the services are: importing pydantic takes longer than all other imports of a warm start.
 
     Modes: `wait` runs a graph eager if the farm cannot serve it within `timeout_s`; `swap` runs it
     eager until a background thread has fetched the program; `strict` raises.
-    """
 
-    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore")
+    Raises:
+        CallerError: a value is not valid; the message names it.
+    """
 
     endpoint: str = "127.0.0.1:50051"
     """Address of the farm: `HOST:PORT` or `unix:PATH`."""
-    timeout_s: float = Field(default=60.0, gt=0)
+    timeout_s: Annotated[float, Bound(gt=0)] = 60.0
     """How long one graph waits for the farm in all; tracing does not count."""
     mode: Mode = "wait"
     """What a graph does until its program is there, and if the farm cannot serve it."""
 
-    token: SecretStr = SecretStr("")
+    token: SecretText = SecretText("")  # noqa: RUF009 -- it does not change
     """The tenant's token, for a farm with tenants; sent with every call."""
     token_file: Path | None = None
     """A file that contains the token; used instead of `token`."""
@@ -65,7 +100,7 @@ class ClientSettings(BaseSettings):
     allow_cleartext_token: bool = False
     """Allows sending the token to another machine without TLS."""
 
-    namespace: str = Field(default="default", min_length=1)
+    namespace: str = "default"
     """The farm's namespace; FARM/TENANT for a farm with tenants. The client refuses programs that
     were made for another namespace."""
     model: str = ""
@@ -85,11 +120,38 @@ class ClientSettings(BaseSettings):
     """A private key for traces. With it, the client publishes its traces, and other clients run the
     programs that these name: give it only to processes that may decide this."""
 
-    disk_cache_dir: Path = Field(default_factory=default_cache_dir)
+    disk_cache_dir: Path = field(default_factory=default_cache_dir)
     """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in
     `~/.cache` (or `XDG_CACHE_HOME`), `~/Library/Caches` or `%LOCALAPPDATA%`."""
-    disk_cache_bytes: int = Field(default=2 * _GIB, ge=0)
+    disk_cache_bytes: Annotated[int, Bound(ge=0)] = 2 * _GIB
     """Size limit of the disk tier; 0 turns it off."""
+
+    def __init__(self, **stated: Any) -> None:
+        unknown = stated.keys() - _types().keys()
+        if unknown:
+            raise TypeError(f"no such settings: {', '.join(sorted(unknown))}")
+        faults = []
+        for setting in fields(self):
+            variable = f"{ENV_PREFIX}{setting.name.upper()}"
+            if setting.name in stated:
+                value = stated[setting.name]
+            elif variable in os.environ:
+                value = os.environ[variable]
+            else:
+                factory = setting.default_factory
+                value = factory() if callable(factory) else setting.default
+            try:
+                object.__setattr__(self, setting.name, _read(_types()[setting.name], value))
+            except ValueError as error:
+                faults.append(f"{variable}: {error} (seen: {value!r})")
+        if not faults and not self.namespace:
+            faults.append(f"{ENV_PREFIX}NAMESPACE: expected a name (seen: '')")
+        if faults:
+            raise CallerError(f"bad client settings: {'; '.join(faults)}")
+
+    def changed(self, **changes: Any) -> ClientSettings:
+        """These settings with other values of some."""
+        return replace(self, **changes)
 
     @property
     def namespaces(self) -> tuple[str, ...]:
@@ -124,19 +186,64 @@ def client_settings(**overrides: object) -> ClientSettings:
     Raises:
         CallerError: a value is not valid; the message names it.
     """
-    try:
-        if overrides:
-            return ClientSettings(**overrides)  # type: ignore[arg-type] # pydantic checks the values
-        return _of_environment(frozenset(os.environ.items()))
-    except ValidationError as error:
-        faults = (
-            f"{ENV_PREFIX}{str(fault['loc'][0]).upper()}: {fault['msg']} (seen: {fault['input']!r})"
-            for fault in error.errors()
-        )
-        raise CallerError(f"bad client settings: {'; '.join(faults)}") from error
+    if overrides:
+        return ClientSettings(**overrides)
+    return _of_environment(frozenset(os.environ.items()))
+
+
+def is_in_environment(name: str) -> bool:
+    """True if the environment states a setting."""
+    return f"{ENV_PREFIX}{name.upper()}" in os.environ
 
 
 @lru_cache(maxsize=4)
 def _of_environment(_: frozenset[tuple[str, str]]) -> ClientSettings:
-    """Settings of one state of the environment: reading them takes milliseconds, for each graph."""
+    """Settings of one state of the environment: each graph reads them."""
     return ClientSettings()
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(ClientSettings, include_extras=True)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """A value of a field's type, from that type or from text.
+
+    Raises:
+        ValueError: it is none; the text says what was expected.
+    """
+    if get_origin(kind) is Annotated:
+        number, bound = get_args(kind)
+        return _number(number, bound, value)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"expected {' or '.join(map(repr, get_args(kind)))}")
+        return value
+    if kind is bool:
+        return _flag(value)
+    kinds = get_args(kind) or (kind,)
+    if isinstance(value, kinds):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("expected text")
+    return kinds[0](value)
+
+
+def _flag(value: Any) -> bool:
+    found = value if isinstance(value, bool) else _WORDS.get(str(value).lower())
+    if found is None:
+        raise ValueError("expected true or false")
+    return found
+
+
+def _number(kind: Callable[[Any], float], bound: Bound, value: Any) -> float:
+    try:
+        number = kind(value)
+    except (TypeError, ValueError):
+        raise ValueError("expected a number") from None
+    if bound.gt is not None and not number > bound.gt:
+        raise ValueError(f"expected a number greater than {bound.gt}")
+    if bound.ge is not None and not number >= bound.ge:
+        raise ValueError(f"expected a number of at least {bound.ge}")
+    return number

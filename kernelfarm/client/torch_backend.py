@@ -7,49 +7,45 @@ farm cannot serve a graph, it runs as it was captured.
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from kernelfarm import spans
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
-from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.programs.eager import warn_eager
+from kernelfarm.client.programs.finder import (
+    BackendOptions,
+    FirstSearch,
+    ProgramFinder,
+    access_to,
+    start_runner,
+)
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
-from kernelfarm.client.programs.store import ProgramStore
-from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
+    package_name,
     unset_fake_temporarily,
 )
-from kernelfarm.client.runtime.runner import PlanRunner
-from kernelfarm.client.settings import ClientSettings, client_settings
+from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
+from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
 from kernelfarm.errors import CallerError, KernelfarmError
 
-
-@dataclass(frozen=True, slots=True)
-class BackendOptions:
-    """The options of `torch.compile(..., options={...})`, checked."""
-
-    settings: ClientSettings
-    compiled: CompileOptions
+if TYPE_CHECKING:
+    from kernelfarm.client.precompiled.packaging import Packaging
 
 
 def kernelfarm(
@@ -73,24 +69,43 @@ def kernelfarm(
     """
     preserve_attention(gm)
     order = InputOrder(gm)
-    stated = _backend_options(options or {}, mode)
+    stated = _stated_settings(options or {}, mode)
+    found = BackendOptions(client_settings(**stated), _compile_options(options or {}))
+    name = package_name(gm)
     start_client_export()
+    # `access_to` connects in the background while the graph is digested or traced.
+    access = access_to(found.settings)
     with spans.span("compile graph"):
-        compiled = _compiled(order.module, order.of(example_inputs), stated)
-    return order.called_as_before(compiled)
+        cache = TraceCache(order.module, access, found.compiled, is_needed=name is not None)
+        if name is None:
+            compiled = _compiled(order, example_inputs, found, cache)
+            return order.called_as_before(compiled)
+        # Only precompilation needs these modules of PyTorch.
+        from kernelfarm.client.precompiled.packaging import Packaging  # noqa: PLC0415
+
+        packaging = Packaging(name, order, cache, found, stated)
+        return packaging.packed(_compiled(order, example_inputs, found, cache, packaging))
 
 
 def _compiled(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], stated: BackendOptions
+    order: InputOrder,
+    example_inputs: Sequence[Any],
+    options: BackendOptions,
+    cache: TraceCache,
+    packaging: Packaging | None = None,
 ) -> Callable[..., Any]:
-    # `_access_to` connects in the background while the graph is digested or traced.
-    trace_cache = TraceCache(gm, _access_to(stated.settings), stated.compiled)
-    budget = WaitBudget(stated.settings.timeout_s)
-    warm = _warm_start(trace_cache, stated, budget)
+    """The function for Dynamo, with its arguments in the order of `order.module`."""
+    budget = WaitBudget(options.settings.timeout_s)
+    warm = _warm_start(cache, options, budget)
     if warm is not None:
         return warm
-    compiler = _GraphCompiler(stated, budget)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, budget, trace_cache))
+    gm, inputs = order.module, order.of(example_inputs)
+    compiler = _GraphCompiler(options, budget, packaging=packaging)
+    inference = _GraphCompiler(options, budget, cache, packaging)
+    if packaging is None:
+        return traced(gm, inputs, compiler, inference)
+    with packaging.storing_graphs():
+        return traced(gm, inputs, packaging.storing(compiler), packaging.storing(inference))
 
 
 def preload() -> None:
@@ -99,11 +114,12 @@ def preload() -> None:
         import_module(name)
     settings = client_settings()
     device_support(torch.device("cpu"))
-    access = _access_to(settings)
+    access = access_to(settings)
     access.client.connect()
 
 
-def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOptions:
+def _stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
+    """The settings among the options."""
     known = {"endpoint", "timeout_s", "model", "mode", "strict"}
     known |= {"deterministic", "fallback_random"}
     unknown = sorted(set(options) - known)
@@ -116,46 +132,62 @@ def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOpt
         stated["mode"] = "strict" if options["strict"] else "wait"
     if mode is not None:
         stated["mode"] = mode
-    compiled = CompileOptions(
+    return stated
+
+
+def _compile_options(options: Mapping[str, Any]) -> CompileOptions:
+    return CompileOptions(
         is_deterministic=bool(options.get("deterministic", False)),
         fallback_random=bool(options.get("fallback_random", False)),
     )
-    return BackendOptions(client_settings(**stated), compiled)
 
 
 class _GraphCompiler:
     """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache."""
 
     def __init__(
-        self, options: BackendOptions, budget: WaitBudget, trace_cache: TraceCache | None = None
+        self,
+        options: BackendOptions,
+        budget: WaitBudget,
+        trace_cache: TraceCache | None = None,
+        packaging: Packaging | None = None,
     ) -> None:
         self._options = options
         self._budget = budget
         self._trace_cache = trace_cache
+        self._packaging = packaging
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
         # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
         with unset_fake_temporarily():
-            try:
-                runner = self._compile(gm)
-            except KernelfarmError as error:
-                if self._options.settings.mode == "strict":
-                    raise
-                warn_eager(error, self._options.settings)
-                runner = None
+            boxed = self._boxed(gm)
+            return boxed if self._packaging is None else self._packaging.stored(gm, boxed)
+
+    def _boxed(self, gm: fx.GraphModule) -> BoxedFunction:
+        try:
+            runner = self._compile(gm)
+        except KernelfarmError as error:
+            if self._options.settings.mode == "strict":
+                raise
+            warn_eager(error, self._options.settings)
+            runner = None
         return make_boxed_func(gm.forward) if runner is None else runner.boxed()
 
     def _compile(self, gm: fx.GraphModule) -> GraphRunner | None:
         captured = capture(gm)
-        if captured.is_trivial:
+        if captured.is_trivial and self._packaging is None:
             return None
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
         if self._trace_cache is not None:
             with self._budget.charged():
                 self._trace_cache.store(gm, captured, key)
-        finder = _ProgramFinder(captured, key, self._options, _FirstSearch(self._budget))
-        return _start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
+        if self._packaging is not None:
+            self._packaging.note(gm, captured, key, target)
+        if captured.is_trivial:
+            return None
+        finder = ProgramFinder(captured, key, self._options, FirstSearch(self._budget))
+        return start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
 
 
 def _warm_start(
@@ -166,102 +198,12 @@ def _warm_start(
         trace = trace_cache.find()
     if trace is None:
         return None
-    first = _FirstSearch(budget, trace.prefetched)
-    finder = _ProgramFinder(
+    first = FirstSearch(budget, trace.prefetched)
+    finder = ProgramFinder(
         trace.captured, trace.entry.key, options, first, leaves_autocast=autocast_is_on()
     )
     try:
-        runner = _start_runner(trace_cache.eager(), finder, options.settings)
+        runner = start_runner(trace_cache.eager(), finder, options.settings)
     except KernelfarmError:
         return None
-    return trace_cache.callable_for(trace.entry, runner.boxed())
-
-
-@dataclass(frozen=True, slots=True)
-class _FirstSearch:
-    """The graph's wait budget, and the program that the farm sent with its trace, if it did."""
-
-    budget: WaitBudget
-    prefetched: PrefetchedProgram | None = None
-
-
-class _ProgramFinder:
-    """Finds the program of one captured graph: at first, and again after each invalidation.
-
-    Later searches have wait budgets of their own.
-    """
-
-    def __init__(
-        self,
-        captured: CapturedGraph,
-        key: bytes,
-        options: BackendOptions,
-        first: _FirstSearch,
-        *,
-        leaves_autocast: bool = False,
-    ) -> None:
-        self._captured = captured
-        self._key = key
-        self._options = options
-        self._support = device_support(captured.device)
-        self._first: _FirstSearch | None = first
-        self._leaves_autocast = leaves_autocast
-
-    def find(self) -> PlanRunner:
-        """The program from the first tier that has it.
-
-        Raises:
-            KernelfarmError: no tier has it.
-        """
-        settings = self._options.settings
-        search = self._first or _FirstSearch(WaitBudget(settings.timeout_s))
-        self._first = None
-        with search.budget.charged():
-            loaded = _store.program(
-                _access_to(settings),
-                self._captured,
-                self._support,
-                self._options.compiled,
-                self._key,
-                search.prefetched,
-            )
-            bound = loaded.for_graph(self._captured, self._support.loader)
-            return PlanRunner(bound, leaves_autocast=self._leaves_autocast)
-
-
-def _start_runner(
-    eager: BoxedFunction, finder: _ProgramFinder, settings: ClientSettings
-) -> GraphRunner:
-    runner = GraphRunner(eager, finder.find, settings)
-    if settings.mode == "swap":
-        runner.fetch_in_background()
-    else:
-        runner.fetch()
-    return runner
-
-
-_lock = threading.Lock()
-_accesses: dict[tuple[int, ClientSettings], FarmAccess] = {}
-_store = ProgramStore()
-
-
-def _access_to(settings: ClientSettings) -> FarmAccess:
-    key = (os.getpid(), settings)  # channels and threads do not survive a fork
-    with _lock:
-        access = _accesses.get(key)
-        if access is None:
-            access = _accesses[key] = FarmAccess(settings)
-        return access
-
-
-def _reset_after_fork() -> None:
-    _store.drop_unfinished()
-    _lock.release()
-
-
-# A fork acquires the lock first, so that no thread of the parent holds the child's copy.
-os.register_at_fork(
-    before=_lock.acquire,
-    after_in_parent=_lock.release,
-    after_in_child=_reset_after_fork,
-)
+    return callable_for(trace.entry.convention, runner.boxed())

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
-
-import grpc
+from typing import TYPE_CHECKING
 
 from kernelfarm.errors import CallerError
+
+if TYPE_CHECKING:
+    import grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,8 @@ class ServerTls:
         Raises:
             CallerError: a file cannot be read, or holds no PEM.
         """
+        import grpc  # noqa: PLC0415 -- clients read settings without it
+
         version = self._file_versions()
         first = self._configuration()
 
@@ -61,6 +65,8 @@ class ServerTls:
         )
 
     def _configuration(self) -> grpc.ServerCertificateConfiguration:
+        import grpc  # noqa: PLC0415 -- see `credentials`
+
         pair = (read_pem(self.key_file), read_pem(self.cert_file))
         roots = None if self.client_ca_file is None else read_pem(self.client_ca_file)
         return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
@@ -93,6 +99,8 @@ class ChannelTls:
         Raises:
             CallerError: a file cannot be read, or only one of certificate and key is set.
         """
+        import grpc  # noqa: PLC0415 -- clients read settings without it
+
         if (self.cert_file is None) != (self.key_file is None):
             raise CallerError(
                 "only one of the client certificate and its key is set; set both files or none"

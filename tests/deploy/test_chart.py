@@ -28,6 +28,7 @@ from tests.support.chart import (
     strict_validator,
 )
 from tests.support.known_variables import ROOT
+from tools.settings_page import fields_of
 
 # Kinds of operators that a cluster may have; `test_kinds_of_operators_...` checks their fields.
 OPERATOR_KINDS = {"PrometheusRule", "ScaledObject", "ServiceMonitor"}
@@ -165,7 +166,7 @@ def test_every_variable_is_a_setting_of_its_service(
         for container in pod["spec"]["containers"]:
             given = environment(container)
             kinds = SETTINGS.get(container["name"], ())
-            known = {f"KERNELFARM_{field.upper()}" for kind in kinds for field in kind.model_fields}
+            known = {f"KERNELFARM_{field.upper()}" for kind in kinds for field in fields_of(kind)}
             ours = {variable for variable in given if variable.startswith("KERNELFARM_")}
             assert ours - known == set(), name
             if kinds and issubclass(kinds[0], ServiceSettings):

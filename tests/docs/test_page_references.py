@@ -13,6 +13,7 @@ import pytest
 from kernelfarm.cli import COMMANDS
 from kernelfarm.client.settings import ClientSettings
 from tests.support.known_variables import ROOT, VARIABLES
+from tools.settings_page import fields_of
 
 PAGES = sorted(
     [
@@ -125,7 +126,7 @@ def test_every_target_of_make_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", CURRENT, ids=_name)
 def test_every_setting_that_a_page_names_is_read_somewhere(page: Path) -> None:
-    known = VARIABLES | {f"KERNELFARM_{name.upper()}" for name in ClientSettings.model_fields}
+    known = VARIABLES | {f"KERNELFARM_{name.upper()}" for name in fields_of(ClientSettings)}
     read = (ROOT / name for name in FILES if name.endswith((".py", ".yaml", "run")))
     missing = set(_VARIABLE.findall(page.read_text())) - known
     if missing:

@@ -14,9 +14,10 @@ import torch
 from typer.testing import CliRunner
 
 from kernelfarm.cli import make_app
-from kernelfarm.client import counters, torch_backend
+from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.warming.certificate import Certificate, read_certificate
 from kernelfarm.errors import CallerError
@@ -75,8 +76,8 @@ class Job:
     def replica(self, endpoint: str, disk: Path) -> dict[str, int]:
         """The counters of a client with this disk, which runs the model and must not be eager."""
         new_process(endpoint, disk)
-        torch_backend._accesses.clear()
-        self.environment.setattr(torch_backend, "_store", ProgramStore())
+        finder.accesses.clear()
+        self.environment.setattr(finder, "_store", ProgramStore())
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         self.environment.delenv("KERNELFARM_TRACE_KEY_FILE", raising=False)

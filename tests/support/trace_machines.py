@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfarm.client import counters, torch_backend
+from kernelfarm.client import counters
+from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.signing import Signer, Space
 from kernelfarm.signing.key_files import TRACE_KEY, read_signer
@@ -46,8 +47,8 @@ class Fleet:
         self.machines += 1
         root = self.folder / (disk or f"disk-{self.machines}")
         new_process(self.endpoint, root)
-        torch_backend._accesses.clear()
-        self.environment.setattr(torch_backend, "_store", ProgramStore())
+        finder.accesses.clear()
+        self.environment.setattr(finder, "_store", ProgramStore())
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         stated = {"ENDPOINT": self.endpoint, "DISK_CACHE_DIR": str(root), **settings}

@@ -20,6 +20,7 @@ from kernelfarm.client.pytorch.private import copy_source
 class InputOrder:
     """A Dynamo graph with reordered inputs (`module`); converts calls in Dynamo's order.
 
+    `positions` are the inputs' positions in Dynamo's order; None if the order does not change.
     If the order changes, `module` is a copy, because Dynamo reads the inputs of its own graph later
     to call the compiled function.
     """
@@ -28,19 +29,26 @@ class InputOrder:
         before = module.graph.find_nodes(op="placeholder")
         ordered = _with_their_sizes(_by_first_use(module.graph, before))
         number = {node: index for index, node in enumerate(before)}
-        self._positions = None if ordered == before else tuple(number[node] for node in ordered)
-        self.module = module if self._positions is None else _copy(module, ordered)
+        self.positions = None if ordered == before else tuple(number[node] for node in ordered)
+        self.module = module if self.positions is None else _copy(module, ordered)
 
     def of(self, arguments: Sequence[Any]) -> Sequence[Any]:
         """Arguments in Dynamo's order, reordered for `module`."""
-        return arguments if self._positions is None else [arguments[i] for i in self._positions]
+        return arguments if self.positions is None else [arguments[i] for i in self.positions]
 
     def called_as_before(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """A function that takes arguments in Dynamo's order, from one that takes `module`'s."""
-        if self._positions is None:
-            return function
-        in_order = itemgetter(*self._positions)  # at least two: one input has only one order
-        return lambda *arguments: function(*in_order(arguments))
+        return called_in_order(function, self.positions)
+
+
+def called_in_order(
+    function: Callable[..., Any], positions: tuple[int, ...] | None
+) -> Callable[..., Any]:
+    """A function that calls another with the arguments at these positions; None: with all."""
+    if positions is None:
+        return function
+    in_order = itemgetter(*positions)  # at least two: one input has only one order
+    return lambda *arguments: function(*in_order(arguments))
 
 
 def _by_first_use(graph: fx.Graph, inputs: list[fx.Node]) -> list[fx.Node]:

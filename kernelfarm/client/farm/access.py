@@ -6,10 +6,10 @@ import hashlib
 import time
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.disk.folder import tier_folder
 from kernelfarm.client.disk.tier import DiskTier
-from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.invalidation_state import KnownAtRequest
 from kernelfarm.client.farm.invalidation_watch import InvalidationWatch, watch_of
@@ -17,6 +17,9 @@ from kernelfarm.client.farm.recent_traces import RecentTraces
 from kernelfarm.client.process.exit import close_at_exit
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.cache_client import CacheAdmin
 
 PAUSE_AFTER_FAILURE_S = 10.0
 """How long graphs run eager without a call to the farm after it did not answer."""
@@ -88,6 +91,8 @@ class FarmAccess:
 
 
 def _connected(settings: ClientSettings) -> CacheAdmin:
+    from kernelfarm.client.farm.cache_client import CacheAdmin  # noqa: PLC0415 -- has gRPC
+
     return CacheAdmin(
         settings.endpoint,
         settings.bearer(),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-
-import grpc
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.process.forks import PAUSE_S, pause_at_forks
 from kernelfarm.errors import UnavailableError
+
+if TYPE_CHECKING:
+    import grpc
 
 
 class FarmChannel:

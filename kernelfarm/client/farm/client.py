@@ -7,13 +7,12 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-import grpc
+from typing import TYPE_CHECKING, TypeVar
 
 from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
@@ -40,12 +39,15 @@ from kernelfarm.errors import (
 )
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.guards import NO_FACTS, CallerFacts
-from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
-from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.manifest import facts_to_proto, key_from_proto
+
+if TYPE_CHECKING:
+    import grpc
+
+    from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub
 
 MAX_BLOBS_IN_A_REQUEST = 4096
 _FIRST_PAUSE_S = 0.2
@@ -83,7 +85,7 @@ class WarmUp:
     on_program: Callable[[CompiledProgram], None]
 
 
-Attempt = Callable[[grpc.Channel, float], ResultT]
+Attempt = Callable[["grpc.Channel", float], ResultT]
 """A call over a channel with a timeout in seconds; it may be repeated."""
 
 
@@ -104,14 +106,7 @@ class FarmClient:
         self.settings = settings
         self.verifier = ManifestVerifier(settings, self._public_keys, remembered_keys)
         self._peer = f"the farm at {settings.endpoint}"
-        opened = partial(
-            open_blocking_channel,
-            settings.endpoint,
-            settings.tls(),
-            settings.bearer(),
-            may_be_clear=settings.allow_cleartext_token,
-        )
-        self._channel = FarmChannel(opened, self._peer)
+        self._channel = FarmChannel(partial(_opened, settings), self._peer)
 
     def for_model(self, model: str) -> FarmClient:
         """This client, with another model in its requests; it shares the channel, do not close it.
@@ -119,11 +114,13 @@ class FarmClient:
         `model` is `id@revision`, or empty.
         """
         scoped = copy(self)
-        scoped.settings = self.settings.model_copy(update={"model": model})
+        scoped.settings = self.settings.changed(model=model)
         return scoped
 
     def connect(self, timeout_s: float = 1.0) -> bool:
         """True if the channel connects within the timeout; calls connect by themselves, too."""
+        import grpc  # noqa: PLC0415 -- see `_opened`
+
         with self._channel.used() as channel:
             ready = grpc.channel_ready_future(channel)
             try:
@@ -186,7 +183,7 @@ class FarmClient:
         }
 
         def attempt(channel: grpc.Channel, remaining_s: float) -> list[CompiledProgram]:
-            events = CompileServiceStub(channel).Compile(request, timeout=remaining_s)
+            events = _stub(channel).Compile(request, timeout=remaining_s)
             answers = _programs(events, on_progress)
             found: dict[str, CompiledProgram] = {}
             for answer in answers:
@@ -213,7 +210,7 @@ class FarmClient:
         expected = {key: ExpectedProgram(self.settings.namespaces, key, target="")}
 
         def attempt(channel: grpc.Channel, remaining_s: float) -> CompiledProgram:
-            reply = CompileServiceStub(channel).Lookup(request, timeout=remaining_s)
+            reply = _stub(channel).Lookup(request, timeout=remaining_s)
             return self.checked(reply.program, expected)
 
         return self._retried(attempt)
@@ -237,9 +234,7 @@ class FarmClient:
     def capabilities(self) -> pb.GetCapabilitiesResponse:
         """The farm's version, targets and public keys."""
         request = pb.GetCapabilitiesRequest()
-        return self._retried(
-            lambda channel, s: CompileServiceStub(channel).GetCapabilities(request, timeout=s)
-        )
+        return self._retried(lambda channel, s: _stub(channel).GetCapabilities(request, timeout=s))
 
     def _public_keys(self) -> Keyring | None:
         capabilities = self.capabilities()
@@ -276,7 +271,7 @@ class FarmClient:
     ) -> dict[bytes, bytes]:
         buffers = [bytearray() for _ in digests]
         request = pb.ReadBlobsRequest(sha256=digests)
-        for chunk in CompileServiceStub(channel).ReadBlobs(request, timeout=remaining_s):
+        for chunk in _stub(channel).ReadBlobs(request, timeout=remaining_s):
             if chunk.index >= len(buffers) or chunk.offset_bytes != len(buffers[chunk.index]):
                 raise MalformedMessageError(f"{self._peer} sent blob chunks out of order")
             buffers[chunk.index] += chunk.data
@@ -302,7 +297,7 @@ class FarmClient:
         while True:
             pauses = self._channel.pauses
             try:
-                with translated_errors(self._peer), self._channel.used() as channel:
+                with _translated_errors(self._peer), self._channel.used() as channel:
                     return attempt(channel, max(0.0, deadline - time.monotonic()))
             except KernelfarmError as error:
                 if pauses == self._channel.pauses:
@@ -332,6 +327,30 @@ class FarmClient:
             if pause(wait_s):
                 raise UnavailableError(f"{self._peer} is full, and this process is ending")
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _opened(settings: ClientSettings) -> grpc.Channel:
+    # gRPC takes as long to import as the rest of the client: not before the first channel.
+    from kernelfarm.service.channels import open_blocking_channel  # noqa: PLC0415
+
+    return open_blocking_channel(
+        settings.endpoint,
+        settings.tls(),
+        settings.bearer(),
+        may_be_clear=settings.allow_cleartext_token,
+    )
+
+
+def _stub(channel: grpc.Channel) -> CompileServiceStub:
+    from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub  # noqa: PLC0415
+
+    return CompileServiceStub(channel)
+
+
+def _translated_errors(peer: str) -> AbstractContextManager[None]:
+    from kernelfarm.service.channels import translated_errors  # noqa: PLC0415
+
+    return translated_errors(peer)
 
 
 def _programs(

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from functools import cache
-
-from pydantic import TypeAdapter, ValidationError
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.disk.tier import Confirmation
-from kernelfarm.client.farm.cache_client import WatchEvent
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Manifest
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.cache_client import WatchEvent
 
 SETTLING_S = 5.0
 """A gateway may serve from memory for 3 s after another gateway has announced an invalidation. So a
@@ -100,9 +100,12 @@ class InvalidationState:
             MalformedMessageError: the text is not a state.
         """
         try:
-            return _stored_form().validate_json(text, strict=True)
-        except ValidationError as error:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
             raise MalformedMessageError(f"not an invalidation state: {error}") from error
+        if not _is_state(found):
+            raise MalformedMessageError("not an invalidation state: other fields or types")
+        return InvalidationState(**{**found, "former": tuple(found["former"])})
 
     def _restarted(self, event: WatchEvent, now_s: float) -> InvalidationState:
         is_new = event.incarnation != self.incarnation
@@ -111,9 +114,20 @@ class InvalidationState:
         return replace(initial_state(event, now_s), former=former)
 
 
-@cache
-def _stored_form() -> TypeAdapter[InvalidationState]:
-    return TypeAdapter(InvalidationState)
+def _is_state(found: object) -> bool:
+    """True for the fields of a state with values of their types."""
+    if not isinstance(found, dict) or found.keys() != {f.name for f in fields(InvalidationState)}:
+        return False
+    bumped, former = found["bumped"], found["former"]
+    return (
+        isinstance(found["incarnation"], str)
+        and all(type(found[name]) is int for name in ("base", "epoch", "settled"))
+        and type(found["seen_s"]) in (int, float)
+        and isinstance(bumped, dict)
+        and all(type(epoch) is int for epoch in bumped.values())
+        and isinstance(former, list)
+        and all(isinstance(ended, str) for ended in former)
+    )
 
 
 def initial_state(event: WatchEvent, now_s: float) -> InvalidationState:

@@ -16,15 +16,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kernelfarm.client.disk.files import read_sealed, remove, write_sealed
-from kernelfarm.client.farm.cache_client import CacheAdmin, WatchEvent
 from kernelfarm.client.farm.invalidation_state import InvalidationState, initial_state
 from kernelfarm.client.farm.wait_budget import remaining_timeout
 from kernelfarm.client.process.exit import close_at_exit, run_in_background
 from kernelfarm.client.process.forks import PAUSE_S, pause_at_forks
 from kernelfarm.errors import KernelfarmError, MalformedMessageError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.cache_client import CacheAdmin, WatchEvent
 
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 10.0
@@ -33,7 +35,7 @@ _CLOSING_S = 2.0
 _jitter = random.SystemRandom()
 """Not the global generator, which the user may have seeded."""
 
-Connect = Callable[[], CacheAdmin]
+Connect = Callable[[], "CacheAdmin"]
 
 
 class InvalidationHandler(Protocol):

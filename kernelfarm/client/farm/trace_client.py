@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-
-import grpc
+from typing import TYPE_CHECKING
 
 from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
@@ -15,8 +14,12 @@ from kernelfarm.errors import KernelfarmError, PoisonedBlobError
 from kernelfarm.ir.guards import CallerFacts
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
-from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
 from kernelfarm.wire.manifest import facts_to_proto
+
+if TYPE_CHECKING:
+    import grpc
+
+    from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub
 
 
 @dataclass(slots=True)
@@ -67,7 +70,7 @@ class TraceClient:
         def attempt(channel: grpc.Channel, left_s: float) -> None:
             nonlocal answer
             answer = TraceLookup()
-            self._read(TraceServiceStub(channel).LookupTrace(request, timeout=left_s), answer)
+            self._read(_stub(channel).LookupTrace(request, timeout=left_s), answer)
 
         try:
             self._client.asked(attempt, timeout_s)
@@ -84,7 +87,7 @@ class TraceClient:
         """Publishes a signed trace with the parts of its digest; returns the farm's outcome."""
         request = pb.PutTraceRequest(trace=trace, parts=parts)
         reply = self._client.asked(
-            lambda channel, s: TraceServiceStub(channel).PutTrace(request, timeout=s), timeout_s
+            lambda channel, s: _stub(channel).PutTrace(request, timeout=s), timeout_s
         )
         return reply.outcome
 
@@ -96,7 +99,7 @@ class TraceClient:
             digest=b"" if parts else digest, parts=parts, model=self._settings.model
         )
         return self._client.asked(
-            lambda channel, s: TraceServiceStub(channel).ExplainTraceMiss(request, timeout=s),
+            lambda channel, s: _stub(channel).ExplainTraceMiss(request, timeout=s),
             timeout_s,
         )
 
@@ -125,3 +128,9 @@ class TraceClient:
         )
         count_refusal("farm", error)
         raise error
+
+
+def _stub(channel: grpc.Channel) -> TraceServiceStub:
+    from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub  # noqa: PLC0415 -- has gRPC
+
+    return TraceServiceStub(channel)

@@ -10,7 +10,8 @@ Private operators (`torch.ops.aten._...`) are not listed: captured graphs name t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,18 +33,28 @@ if TYPE_CHECKING:
     from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
     from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
     from torch._dynamo import mark_dynamic as mark_dynamic
+    from torch._dynamo.aot_compile_types import (
+        BundledAOTAutogradSerializableCallable as BundledAOTAutogradSerializableCallable,
+    )
+    from torch._dynamo.aot_compile_types import SerializableCallable as SerializableCallable
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
+    from torch._dynamo.precompile_context import BackendCacheArtifact as BackendCacheArtifact
+    from torch._dynamo.precompile_context import PrecompileContext as PrecompileContext
     from torch._functorch._aot_autograd.schemas import MutationType as MutationType
     from torch._functorch._aot_autograd.schemas import OutputAliasInfo as OutputAliasInfo
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType
     from torch._functorch._aot_autograd.schemas import PlainTensorMeta as PlainTensorMeta
+    from torch._functorch._aot_autograd.schemas import (
+        SerializableAOTDispatchCompiler as SerializableAOTDispatchCompiler,
+    )
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta as ViewAndMutationMeta
     from torch._functorch._aot_autograd.utils import make_boxed_func as make_boxed_func
     from torch._guards import TracingContext as TracingContext
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._inductor.output_code import OutputCode as OutputCode
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
@@ -144,6 +155,23 @@ NAMES: Mapping[str, PrivateName] = {
         _WRAPPERS, "marks varying extents for Dynamo's later graphs", _SINCE_2_13
     ),
     "maybe_mark_dynamic_helper": PrivateName(_WRAPPERS, "its earlier name", _UNTIL_2_12),
+    # Precompilation
+    "SerializableCallable": PrivateName(
+        "torch._dynamo.aot_compile_types", "what a backend returns to aot_compile"
+    ),
+    "BundledAOTAutogradSerializableCallable": PrivateName(
+        "torch._dynamo.aot_compile_types", "stores a function of AOT Autograd"
+    ),
+    "SerializableAOTDispatchCompiler": PrivateName(
+        _SCHEMAS, "marks compilers whose graphs AOT Autograd stores"
+    ),
+    "OutputCode": PrivateName("torch._inductor.output_code", "a graph that AOT Autograd stores"),
+    "BackendCacheArtifact": PrivateName(
+        "torch._dynamo.precompile_context", "what a backend adds to a precompiled package"
+    ),
+    "PrecompileContext": PrivateName(
+        "torch._dynamo.precompile_context", "collects the contents of precompiled packages"
+    ),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
     "_len_torch_dispatch_stack": PrivateName(_C, "detects dispatch modes"),
@@ -181,6 +209,8 @@ if not TYPE_CHECKING:
 
 def _imported(name: str) -> Any:
     private = NAMES[name]
+    if private.module.startswith("torch._functorch"):
+        import_module("torch._dynamo")  # the two import each other, and only this order works
     module = import_module(private.module)
     value = module if name in _MODULES else getattr(module, name, None)
     if value is None and not private.is_optional and private.versions == VERSIONS:
@@ -217,6 +247,30 @@ def storage_identity(tensor: torch.Tensor) -> int:
 def copy_source(node: fx.Node, copy: fx.Node) -> None:
     """Copies what Dynamo recorded about the source of an input, which AOT Autograd reads."""
     copy._dynamo_source = getattr(node, "_dynamo_source", None)
+
+
+def package_name(module: fx.GraphModule) -> str | None:
+    """The graph's name in the package that PyTorch precompiles; None if it precompiles none."""
+    return getattr(module, "_backend_id", None)
+
+
+def is_caching_precompile() -> bool:
+    """True if PyTorch stores packages by itself (`TORCH_CACHING_PRECOMPILE=1`)."""
+    return bool(torch._dynamo.config.caching_precompile)
+
+
+@contextmanager
+def storing_graphs(tag: str) -> Iterator[None]:
+    """Lets AOT Autograd store its graphs for a package, together with their backward graphs.
+
+    Its cache must not take graphs that another compiler made: `tag` is part of their keys.
+    """
+    config = import_module("torch._functorch.config")
+    stated = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
+    stated["bypass_autograd_cache_key"] = True
+    tags = import_module("torch.compiler.config").patch(cache_key_tag=tag)
+    with config.patch(stated), tags:
+        yield
 
 
 def is_exporting() -> bool:

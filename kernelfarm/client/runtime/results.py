@@ -55,13 +55,20 @@ def _form(result: OutputLayout, view: View) -> Form | None:
 
 def _in_layout(tensor: torch.Tensor, result: OutputLayout) -> torch.Tensor:
     if tensor.shape == result.shape:
-        if tensor.stride() == result.strides:
-            return tensor
-        if is_same_memory(result.shape, tensor.stride(), result.strides):
-            return reinterpret_tensor(tensor, result.shape, result.strides, 0)
+        return in_strides(tensor, result.strides)
     out = torch.empty_strided(
         result.shape, result.strides, dtype=tensor.dtype, device=tensor.device
     )
+    return out.copy_(tensor)
+
+
+def in_strides(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """The tensor with these strides (in elements): itself, a view, or a copy."""
+    if tensor.stride() == strides:
+        return tensor
+    if is_same_memory(tuple(tensor.shape), tensor.stride(), strides):
+        return reinterpret_tensor(tensor, tuple(tensor.shape), strides, 0)
+    out = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
     return out.copy_(tensor)
 
 

@@ -26,7 +26,7 @@ class SymbolReader:
             return sources.setdefault((source, axis), len(sources))
 
         plan = program.plan.symbols
-        traced = _symbol_sources(program.captured.graph)
+        traced = symbol_sources(program.captured.graph)
         self._plan = [(s.symbol, number_of(s.input, s.axis)) for s in plan]
         self._traced = [(name, number_of(i, axis)) for name, (i, axis) in traced.items()]
         self._sources = list(sources)
@@ -51,7 +51,7 @@ class SymbolReader:
         )
 
 
-def _symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
+def symbol_sources(graph: Graph) -> dict[str, tuple[int, int]]:
     """The first input that has each symbol as an extent, and the axis."""
     found: dict[str, tuple[int, int]] = {}
     names = {symbol.name for symbol in graph.symbols}

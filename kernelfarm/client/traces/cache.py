@@ -14,7 +14,7 @@ name is not used. Traces of other clients come from the farm and are trusted by 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,13 +34,9 @@ from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.pytorch.private import (
     TracingContext,
-    _set_grad_enabled,
-    mark_dynamo_propagated_dynamic_indices,
-    maybe_mark_dynamic_helper,
 )
 from kernelfarm.client.traces.calling_convention import (
     CallingConvention,
-    OutputConvention,
     calling_convention,
 )
 from kernelfarm.client.traces.digest import graph_parts
@@ -50,9 +46,6 @@ from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
 from kernelfarm.digest import trace_digest
 from kernelfarm.errors import KernelfarmError, ManifestMismatchError
 from kernelfarm.private_files import read_private
-
-_mark_dynamic = mark_dynamo_propagated_dynamic_indices or maybe_mark_dynamic_helper
-"""Marks the varying extents of a result, for Dynamo's later graphs; torch 2.13 renamed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +75,29 @@ class CachedTrace:
 
 
 class TraceCache:
-    """The trace of one Dynamo graph: found in the cache, or stored there after tracing."""
+    """The trace of one Dynamo graph: found in the cache, or stored there after tracing.
 
-    def __init__(self, module: fx.GraphModule, access: FarmAccess, options: CompileOptions) -> None:
+    `known` is the trace as soon as it is found or made. Until then `reason` says why there is none.
+    With `is_needed`, the trace is made even if it cannot be stored.
+    """
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        access: FarmAccess,
+        options: CompileOptions,
+        *,
+        is_needed: bool = False,
+    ) -> None:
+        self.known: TraceEntry | None = None
+        self.reason = "gradients"  # without gradients, tracing ends in `store`
         self._module = module
+        self.is_needed = is_needed
         self._request: _TraceRequest | None = None
-        self._reason = ""
         try:
             self._request = _trace_request(module, access, options)
         except NotCoveredError as reason:
-            self._reason = str(reason)
+            self.reason = str(reason)
             counters.count(f"warm.traced.{reason}")
 
     def find(self) -> CachedTrace | None:
@@ -100,9 +106,12 @@ class TraceCache:
         A publisher does not use its own file if the farm has no trace: the file may be older than
         an invalidation that this client has not received, and must not be signed again.
         """
-        request = self._request
-        if request is None:
-            return None
+        found = None if self._request is None else self._found(self._request)
+        if found is not None:
+            self.known = found.entry
+        return found
+
+    def _found(self, request: _TraceRequest) -> CachedTrace | None:
         if request.shared.is_publisher:
             found = _shared_trace(request)
             if found is not None or request.shared.may_publish:
@@ -119,13 +128,17 @@ class TraceCache:
     def store(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> None:
         """Stores and publishes the graph's trace, if an entry can express it."""
         request = self._request
-        if request is None or (request.path is None and not request.shared.may_publish):
+        if request is None or not (
+            self.is_needed or request.path is not None or request.shared.may_publish
+        ):
             return
         try:
-            content = to_bytes(self.entry(traced, captured, key))
+            self.known = self.entry(traced, captured, key)
         except NotCoveredError as reason:
+            self.reason = str(reason)
             counters.count(f"warm.traced.{reason}")
             return
+        content = to_bytes(self.known)
         if request.path is not None:
             _write(request.path, content)
         request.shared.publish(key, captured.graph, content)
@@ -138,16 +151,14 @@ class TraceCache:
         """
         request = self._request
         if request is None:
-            raise NotCoveredError(self._reason)
+            raise NotCoveredError(self.reason)
         convention = self._convention(request, traced)
         return entry_of(key, request.shared.parts, captured, convention, request.device)
 
-    def callable_for(self, entry: TraceEntry, program: BoxedFunction) -> Callable[..., Any]:
-        """The function for Dynamo: the program with the calling convention of AOT Autograd."""
-        called: Callable[..., Any] = torch.compiler.disable(  # type: ignore[no-untyped-call] # torch's
-            _wrapped(entry.convention, program), reason="a compiled graph"
-        )
-        return called
+    @property
+    def device(self) -> torch.device:
+        """The device of the graph's tensors."""
+        return torch.device("cpu") if self._request is None else self._request.device
 
     def eager(self) -> BoxedFunction:
         """The graph as Dynamo captured it, for calls without a program."""
@@ -260,38 +271,3 @@ def _device_of(module: fx.GraphModule) -> torch.device:
     if len(devices) > 1:
         raise NotCoveredError("several devices")
     return next(iter(devices), torch.device("cpu"))
-
-
-def _wrapped(convention: CallingConvention, program: BoxedFunction) -> Callable[..., Any]:
-    outputs, written = convention.outputs, convention.written
-    is_plain = all(fact == OutputConvention() for fact in outputs)
-
-    def call(*args: Any) -> Any:
-        if written:
-            torch.autograd.graph.increment_version([args[index] for index in written])
-        has_grad = torch.is_grad_enabled()
-        if has_grad:
-            _set_grad_enabled(False)
-        try:
-            results = program(list(args))
-            if is_plain:
-                return results
-            return [_given(f, r, args) for f, r in zip(outputs, results, strict=True)]
-        finally:
-            if has_grad:
-                _set_grad_enabled(True)
-
-    return call
-
-
-def _given(fact: OutputConvention, result: Any, args: Sequence[Any]) -> Any:
-    if fact.argument is not None:
-        base = args[fact.argument]
-        if fact.offset is None:
-            result = base
-        else:
-            first = base.storage_offset() + fact.offset
-            result = base.as_strided(result.size(), result.stride(), first)
-    if fact.dynamic and _mark_dynamic is not None:
-        _mark_dynamic(result, set(fact.dynamic))
-    return result

@@ -63,6 +63,19 @@ class TraceEntry:
         return CapturedGraph(self.graph, sources, nodes, device, self.module_outputs, self.negated)
 
 
+def graph_entry(
+    key: bytes, target: str, captured: CapturedGraph, argument_count: int
+) -> TraceEntry:
+    """The entry of a functional graph alone, which is called as it was traced.
+
+    Raises:
+        NotCoveredError: decoding the entry would not give the same trace.
+    """
+    outputs = (OutputConvention(),) * len(captured.module_outputs)
+    convention = CallingConvention(argument_count, outputs, ())
+    return entry_of(key, {"target": target}, captured, convention, captured.device)
+
+
 def entry_of(
     key: bytes,
     parts: Mapping[str, str],

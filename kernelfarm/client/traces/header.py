@@ -7,45 +7,64 @@ This module needs no torch: commands describe a trace by its header.
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 from kernelfarm.client.disk.files import sealed, unsealed
 from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.graph_ir import Constant, Graph
 
-Number = Annotated[int, Field(ge=0)]
-TensorOption = bool | Annotated[str, Field(pattern="^(here|strided)$")] | None
-Parts = dict[
-    Annotated[str, Field(pattern="^[a-z_]{1,32}$")],
-    Annotated[str, Field(max_length=MAX_PART_CHARS)],
-]
+TensorOption = bool | str | None
 WindowTexts = tuple[tuple[str, ...], tuple[str, ...], str]
 
+_KEY = re.compile(r"[0-9a-f]{64}")
+_PART_NAME = re.compile(r"[a-z_]{1,32}")
+_NODE_NUMBER = re.compile(r"[0-9]{1,9}")
+_OPTION_NAMES = ("device", "layout", "pin_memory")
+_OPTION_WORDS = ("here", "strided")
 
-class TraceHeader(BaseModel):
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
     """The header's fields; `parts` are the parts of the graph's digest.
 
     `module_outputs` has tuples of number, argument and view; `outputs` has tuples of argument,
     offset and varying axes.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    key: str
+    parts: dict[str, str]
+    sources: tuple[int | None, ...]
+    module_outputs: tuple[tuple[int, int | None, WindowTexts | None], ...]
+    negated: tuple[int, ...]
+    tensor_options: dict[str, dict[str, TensorOption]]
+    argument_count: int
+    outputs: tuple[tuple[int | None, int | None, tuple[int, ...]], ...]
+    written: tuple[int, ...]
 
-    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    parts: Parts
-    sources: tuple[Number | None, ...]
-    module_outputs: tuple[tuple[Number, Number | None, WindowTexts | None], ...]
-    negated: tuple[Number, ...]
-    tensor_options: dict[
-        Annotated[str, Field(pattern="^[0-9]{1,9}$")],
-        dict[Annotated[str, Field(pattern="^(device|layout|pin_memory)$")], TensorOption],
-    ]
-    argument_count: Number
-    outputs: tuple[tuple[Number | None, int | None, tuple[Number, ...]], ...]
-    written: tuple[Number, ...]
+    def to_json(self) -> str:
+        """The header as text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(content: bytes) -> TraceHeader:
+        """The header of a text.
+
+        Raises:
+            ValueError: the text has other fields, or values of other types.
+        """
+        found = json.loads(content)
+        names = {field.name for field in fields(TraceHeader)}
+        if not isinstance(found, dict) or found.keys() != names:
+            raise ValueError("a header with other fields")
+        for name, is_valid in _RULES.items():
+            if not is_valid(found[name]):
+                raise ValueError(f"a header whose field {name!r} is not valid")
+        return TraceHeader(**{name: _frozen(value) for name, value in found.items()})
 
     def check(self, graph: Graph) -> None:
         """Checks that the header refers only to existing nodes, outputs and arguments.
@@ -93,6 +112,74 @@ def parted(content: bytes) -> tuple[TraceHeader, bytes]:
         rest = unsealed(content)
         length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
         body = rest[_LENGTH_BYTES:]
-        return TraceHeader.model_validate_json(body[:length]), body[length:]
-    except (ValueError, ValidationError) as error:
+        return TraceHeader.from_json(body[:length]), body[length:]
+    except (ValueError, RecursionError) as error:
         raise MalformedMessageError(f"not a trace: {error}") from error
+
+
+def _frozen(value: Any) -> Any:
+    """The value with tuples in place of lists."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+Rule = Callable[[Any], bool]
+
+
+def _is_integer(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) and value >= 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _optional(rule: Rule) -> Rule:
+    return lambda value: value is None or rule(value)
+
+
+def _items(rule: Rule) -> Rule:
+    return lambda value: isinstance(value, list) and all(map(rule, value))
+
+
+def _record(*rules: Rule) -> Rule:
+    return lambda value: (
+        isinstance(value, list)
+        and len(value) == len(rules)
+        and all(rule(item) for rule, item in zip(rules, value, strict=True))
+    )
+
+
+def _is_map(value: Any, names: re.Pattern[str], rule: Rule) -> bool:
+    return isinstance(value, dict) and all(
+        names.fullmatch(name) and rule(item) for name, item in value.items()
+    )
+
+
+def _is_part(value: Any) -> bool:
+    return _is_text(value) and len(value) <= MAX_PART_CHARS
+
+
+def _are_options(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        name in _OPTION_NAMES and (item is None or isinstance(item, bool) or item in _OPTION_WORDS)
+        for name, item in value.items()
+    )
+
+
+_is_window = _record(_items(_is_text), _items(_is_text), _is_text)
+
+_RULES: Mapping[str, Rule] = {
+    "key": lambda value: _is_text(value) and _KEY.fullmatch(value) is not None,
+    "parts": lambda value: _is_map(value, _PART_NAME, _is_part),
+    "sources": _items(_optional(_is_number)),
+    "module_outputs": _items(_record(_is_number, _optional(_is_number), _optional(_is_window))),
+    "negated": _items(_is_number),
+    "tensor_options": lambda value: _is_map(value, _NODE_NUMBER, _are_options),
+    "argument_count": _is_number,
+    "outputs": _items(_record(_optional(_is_number), _optional(_is_integer), _items(_is_number))),
+    "written": _items(_is_number),
+}

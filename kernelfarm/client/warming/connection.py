@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.settings import ClientSettings, client_settings
+from kernelfarm.client.settings import ClientSettings, client_settings, is_in_environment
 from kernelfarm.errors import UnauthenticatedError
 
 
@@ -33,6 +33,6 @@ def batch_settings(
             f"the farm at {settings.endpoint} needs credentials: set KERNELFARM_TOKEN, or"
             " KERNELFARM_CLIENT_CERT_FILE and _KEY_FILE"
         )
-    if "namespace" not in client_settings().model_fields_set:
-        settings = settings.model_copy(update={"namespace": farm.namespace})
+    if not is_in_environment("namespace"):
+        settings = settings.changed(namespace=farm.namespace)
     return settings, farm.farm_version

@@ -6,7 +6,7 @@ Calls are repeated while the farm cannot serve them. A target that fails does no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelfarm import spans
 from kernelfarm.client.farm.caller_facts import facts_of
@@ -186,8 +186,8 @@ class _Programs:
             return TraceCoverage(state="none", reason=_NO_KEY)
         parts = {**header.parts, "target": target}
         digest = trace_digest(parts)
-        moved = header.model_copy(update={"key": key.hex(), "parts": parts})
-        content = trace_content(key, self._graph, joined(moved.model_dump_json(), graph))
+        moved = replace(header, key=key.hex(), parts=parts)
+        content = trace_content(key, self._graph, joined(moved.to_json(), graph))
         trace = PublishedTrace(digest, content, parts, self._request.model)
         try:
             reason = self._retry(lambda: self._publish(trace, key))

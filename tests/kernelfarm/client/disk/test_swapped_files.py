@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelfarm.client import counters, torch_backend
+from kernelfarm.client import counters
+from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.signing.key_files import TRACE_KEY
 from tests.support.client_process import new_process
@@ -128,8 +129,8 @@ class Disk:
     def begin(self) -> None:
         """Starts a process without graphs, programs and farms in its memory."""
         new_process(self._farm.endpoint, self.root)
-        torch_backend._accesses.clear()
-        self._environment.setattr(torch_backend, "_store", ProgramStore())
+        finder.accesses.clear()
+        self._environment.setattr(finder, "_store", ProgramStore())
         torch._dynamo.reset()
         self._environment.setenv("KERNELFARM_ENDPOINT", self._farm.endpoint)
         self._environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(self.root))

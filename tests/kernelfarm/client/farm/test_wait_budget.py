@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelfarm.client import torch_backend
 from kernelfarm.client.farm.wait_budget import WaitBudget, remaining_timeout
+from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.eager import KernelfarmWarning, reset_warnings
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.errors import DeadlineError, KernelfarmError
@@ -38,9 +38,9 @@ def keys(
         known = [new_signer(space).trusted for space in Space]
         write_keyring(tmp_path / "public.json", known)
         monkeypatch.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(tmp_path / "public.json"))
-    monkeypatch.setattr(torch_backend, "_store", ProgramStore())
+    monkeypatch.setattr(finder, "_store", ProgramStore())
     yield
-    torch_backend._accesses.clear()
+    finder.accesses.clear()
 
 
 def compiled(endpoint: str, folder: Path, mode: str) -> torch.Tensor:

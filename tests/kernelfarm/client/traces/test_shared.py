@@ -289,7 +289,7 @@ def another_program(trace: pb.Trace) -> None:
 def another_graph(trace: pb.Trace) -> None:
     header, graph = parted(trace.entry)
     parts = {**header.parts, "grad": "another"}
-    trace.entry = joined(header.model_copy(update={"parts": parts}).model_dump_json(), graph)
+    trace.entry = joined(replace(header, parts=parts).to_json(), graph)
 
 
 REFUSED: dict[str, tuple[str, Callable[[Fleet], Any]]] = {

@@ -1,0 +1,68 @@
+"""Models of public families with their published depth and width, for benchmarks of starts.
+
+They have random weights from default configs, without downloads; each is built in a few seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from examples.model_zoo import FirstResult, built
+from examples.real_inputs import RealInput
+
+TOKENS = 64
+PIXELS = 224
+
+
+def _ids(vocabulary: int, tokens: int = TOKENS) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(2, vocabulary, (1, tokens), generator=generator)
+
+
+def _image() -> torch.Tensor:
+    return torch.randn(1, 3, PIXELS, PIXELS, generator=torch.Generator().manual_seed(1))
+
+
+def _gpt2() -> RealInput:
+    """124 million parameters: 12 layers of 768."""
+    model = built("GPT2", "LMHeadModel")
+    wrapped = FirstResult(model, "logits", ("input_ids",), use_cache=False)
+    return RealInput("gpt2", wrapped.eval(), (_ids(50257),))
+
+
+def _bert() -> RealInput:
+    """BERT-base: 12 layers of 768."""
+    ids = _ids(30522)
+    mask = torch.ones_like(ids)
+    mask[:, -3:] = 0
+    names = ("input_ids", "attention_mask")
+    model = FirstResult(built("Bert", "Model"), "last_hidden_state", names)
+    return RealInput("bert-base", model.eval(), (ids, mask))
+
+
+def _clip() -> RealInput:
+    """CLIP ViT-B/32: 12 layers of 512 for text, 12 of 768 for images."""
+    names = ("input_ids", "pixel_values")
+    model = FirstResult(built("CLIP", "Model"), "logits_per_image", names)
+    return RealInput("clip", model.eval(), (_ids(49000, 16), _image()))
+
+
+def _vision(name: str, family: str, kind: str, result: str, **options: Any) -> RealInput:
+    model = FirstResult(built(family, kind, **options), result, ("pixel_values",))
+    return RealInput(name, model.eval(), (_image(),))
+
+
+FULL: dict[str, Callable[[], RealInput]] = {
+    "gpt2": _gpt2,
+    "bert-base": _bert,
+    "clip": _clip,
+    "vit-base": lambda: _vision("vit-base", "ViT", "Model", "last_hidden_state"),
+    "mobilenet-v2": lambda: _vision(
+        "mobilenet-v2", "MobileNetV2", "ForImageClassification", "logits"
+    ),
+    "resnet-50": lambda: _vision("resnet-50", "ResNet", "ForImageClassification", "logits"),
+}
+"""Models by name, in float32."""

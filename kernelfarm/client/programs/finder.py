@@ -1,0 +1,123 @@
+"""Finds the program of one captured graph: at first, and again after each invalidation."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.farm.wait_budget import WaitBudget
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.runtime.runner import PlanRunner
+from kernelfarm.client.settings import ClientSettings
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """The options of `torch.compile(..., options={...})`, checked."""
+
+    settings: ClientSettings
+    compiled: CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSearch:
+    """The graph's wait budget, and the program that the farm sent with its trace, if it did."""
+
+    budget: WaitBudget
+    prefetched: PrefetchedProgram | None = None
+
+
+class ProgramFinder:
+    """Finds the program of one captured graph: at first, and again after each invalidation.
+
+    Later searches have wait budgets of their own.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        key: bytes,
+        options: BackendOptions,
+        first: FirstSearch,
+        *,
+        leaves_autocast: bool = False,
+    ) -> None:
+        self._captured = captured
+        self._key = key
+        self._options = options
+        self._support = device_support(captured.device)
+        self._first: FirstSearch | None = first
+        self._leaves_autocast = leaves_autocast
+
+    def find(self) -> PlanRunner:
+        """The program from the first tier that has it.
+
+        Raises:
+            KernelfarmError: no tier has it.
+        """
+        settings = self._options.settings
+        search = self._first or FirstSearch(WaitBudget(settings.timeout_s))
+        self._first = None
+        with search.budget.charged():
+            loaded = _store.program(
+                access_to(settings),
+                self._captured,
+                self._support,
+                self._options.compiled,
+                self._key,
+                search.prefetched,
+            )
+            bound = loaded.for_graph(self._captured, self._support.loader)
+            return PlanRunner(bound, leaves_autocast=self._leaves_autocast)
+
+
+def start_runner(
+    eager: BoxedFunction, finder: ProgramFinder, settings: ClientSettings
+) -> GraphRunner:
+    """The runner of a graph, whose program is there; in mode `swap` a thread fetches it.
+
+    Raises:
+        KernelfarmError: no tier has the program.
+    """
+    runner = GraphRunner(eager, finder.find, settings)
+    if settings.mode == "swap":
+        runner.fetch_in_background()
+    else:
+        runner.fetch()
+    return runner
+
+
+_lock = threading.Lock()
+accesses: dict[tuple[int, ClientSettings], FarmAccess] = {}
+"""What this process needs for each farm, by process id and settings."""
+_store = ProgramStore()
+
+
+def access_to(settings: ClientSettings) -> FarmAccess:
+    """The access to the farm of these settings; the first call connects in the background."""
+    key = (os.getpid(), settings)  # channels and threads do not survive a fork
+    with _lock:
+        access = accesses.get(key)
+        if access is None:
+            access = accesses[key] = FarmAccess(settings)
+        return access
+
+
+def _reset_after_fork() -> None:
+    _store.drop_unfinished()
+    _lock.release()
+
+
+# A fork acquires the lock first, so that no thread of the parent holds the child's copy.
+os.register_at_fork(
+    before=_lock.acquire,
+    after_in_parent=_lock.release,
+    after_in_child=_reset_after_fork,
+)
