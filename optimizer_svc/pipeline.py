@@ -16,6 +16,7 @@ from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
@@ -54,6 +55,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
+    Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
     Pass(
         "report-fusion",

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Program
+from kernelfarm.ir.plan_memory import plan_memory
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Program
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.built_steps import BuiltSteps
@@ -45,9 +46,21 @@ def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     yield f"loop nests: {fusion.nests}"
     yield f"launches: {launches} of {len(program.kernels)} distinct kernels"
     yield f"arena: {program.plan.arena_bytes} bytes"
+    yield _memory(program.plan)
     externs = Counter(step.op for step in steps if isinstance(step, ExternCall))
     for op, count in sorted(externs.items()):
         yield f"extern {op}: {count}"
+
+
+def _memory(plan: Plan) -> str:
+    """The bytes that a call allocates at most, and the least that this order of steps allows."""
+    found = plan_memory(plan, {source.symbol: LIKELY_SIZE for source in plan.symbols})
+    sizes = f"; varying sizes are taken as {LIKELY_SIZE}" if plan.symbols else ""
+    return (
+        f"memory: peak {found.peak_bytes} bytes (arena {found.arena_bytes}, extern results"
+        f" {found.extern_bytes}, outputs {found.output_bytes}), lower bound {found.least_bytes}"
+        f" (arena {found.least_arena_bytes}){sizes}"
+    )
 
 
 def _launches(program: Program) -> Iterator[str]:

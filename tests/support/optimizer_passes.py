@@ -34,6 +34,7 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
 _SHOWN = {
     "fuse-nests": "nests",
     "build-kernels": "fusion",
+    "compute-in-place": "built",
     "plan-program": "built",
     "report-fusion": "program",
 }
