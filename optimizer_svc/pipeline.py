@@ -22,6 +22,7 @@ from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_commo
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
 from optimizer_svc.passes.lower_nests import lower_nests
+from optimizer_svc.passes.order_steps import order_steps
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
@@ -53,6 +54,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
+    Pass("order-steps", order_steps, ("chosen", "fusion", "target"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),

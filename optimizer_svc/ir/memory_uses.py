@@ -43,6 +43,7 @@ class Memories:
     def __init__(self, chosen: Materialization) -> None:
         self._chosen = chosen
         self._likely = likely_sizes(chosen.facts.graph.symbols)
+        self._bytes: dict[int, int] = {}
         self._inputs = {
             storage.position: value
             for value, storage in chosen.storages.items()
@@ -63,9 +64,12 @@ class Memories:
 
     def likely_bytes(self, memory: int) -> int:
         """The bytes of a memory under assumed sizes."""
-        storage = self._chosen.storages[memory]
-        elems = likely_elems((span_elems(storage),), self._likely)
-        return elems * storage.dtype.itemsize_bytes
+        found = self._bytes.get(memory)
+        if found is None:
+            storage = self._chosen.storages[memory]
+            elems = likely_elems((span_elems(storage),), self._likely)
+            found = self._bytes[memory] = elems * storage.dtype.itemsize_bytes
+        return found
 
     def group_uses(
         self, steps: Sequence[Group | Node], stored: frozenset[int]

@@ -33,6 +33,7 @@ def report_fusion(
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
             *chosen.notes,
+            *fusion.notes,
             *built.notes,
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),

@@ -33,6 +33,7 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
 }
 _SHOWN = {
     "fuse-nests": "nests",
+    "order-steps": "fusion",
     "build-kernels": "fusion",
     "compute-in-place": "built",
     "plan-program": "built",

@@ -57,7 +57,7 @@ def print_fusion(fusion: Fusion) -> str:
     steps = (_fused_step(step) for step in fusion.steps)
     stored = [f"stored: {_values(sorted(fusion.stored))}"]
     refused = (f"refused: %{r.first} with %{r.second}: {r.reason}" for r in fusion.refusals)
-    return _text(*steps, stored, refused)
+    return _text(*steps, stored, refused, _notes(fusion.notes))
 
 
 def print_built_steps(built: BuiltSteps) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import Graph, SizeSymbol
@@ -20,7 +20,6 @@ from kernelfarm.targets import target_facts
 from optimizer_svc.kernels.in_place import Pair, in_place_pairs
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.pipeline import PASSES
-from tests.optimizer_svc.test_programs_mean_what_graphs_mean import NO_DEADLINE
 from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -29,6 +28,9 @@ from tests.support.random_graphs import Case, cases, run_extern
 from tests.support.random_updates import updating_cases
 
 TARGET = target_facts("cpu:x86-64-v3")
+NO_DEADLINE = settings(
+    deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, print_blob=True
+)
 
 AROUND_A_PRODUCT = """\
 graph prims 1
