@@ -89,8 +89,10 @@ def _compiled(
     warm = _warm_start(trace_cache, stated, budget)
     if warm is not None:
         return warm
-    compiler = _GraphCompiler(stated, budget)
-    return traced(gm, example_inputs, compiler, _GraphCompiler(stated, budget, trace_cache))
+    forward = _GraphCompiler(stated, budget)
+    inference = _GraphCompiler(stated, budget, trace_cache)
+    backward = _GraphCompiler(stated, budget, is_backward=True)
+    return traced(gm, example_inputs, forward, inference, backward)
 
 
 def preload() -> None:
@@ -124,11 +126,20 @@ def _backend_options(options: Mapping[str, Any], mode: str | None) -> BackendOpt
 
 
 class _GraphCompiler:
-    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache."""
+    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache.
+
+    The program of a backward graph drops its arguments as it uses them.
+    """
 
     def __init__(
-        self, options: BackendOptions, budget: WaitBudget, trace_cache: TraceCache | None = None
+        self,
+        options: BackendOptions,
+        budget: WaitBudget,
+        trace_cache: TraceCache | None = None,
+        *,
+        is_backward: bool = False,
     ) -> None:
+        self._is_backward = is_backward
         self._options = options
         self._budget = budget
         self._trace_cache = trace_cache
@@ -154,7 +165,13 @@ class _GraphCompiler:
         if self._trace_cache is not None:
             with self._budget.charged():
                 self._trace_cache.store(gm, captured, key)
-        finder = _ProgramFinder(captured, key, self._options, _FirstSearch(self._budget))
+        finder = _ProgramFinder(
+            captured,
+            key,
+            self._options,
+            _FirstSearch(self._budget),
+            drops_arguments=self._is_backward,
+        )
         return _start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
 
 
@@ -199,7 +216,9 @@ class _ProgramFinder:
         first: _FirstSearch,
         *,
         leaves_autocast: bool = False,
+        drops_arguments: bool = False,
     ) -> None:
+        self._drops_arguments = drops_arguments
         self._captured = captured
         self._key = key
         self._options = options
@@ -226,7 +245,11 @@ class _ProgramFinder:
                 search.prefetched,
             )
             bound = loaded.for_graph(self._captured, self._support.loader)
-            return PlanRunner(bound, leaves_autocast=self._leaves_autocast)
+            return PlanRunner(
+                bound,
+                leaves_autocast=self._leaves_autocast,
+                drops_arguments=self._drops_arguments,
+            )
 
 
 def _start_runner(

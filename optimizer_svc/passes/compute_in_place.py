@@ -20,8 +20,8 @@ from optimizer_svc.ir.memory_uses import MADE_KINDS, Life, Memories, StepUse, li
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 from optimizer_svc.kernels.in_place import Pair, in_place_pairs, stored_in_place
 
-MIN_BYTES = 1 << 16
-"""Smaller results have memory of their own: other forms of kernels would cost more than they."""
+MIN_BYTES = 1 << 12
+"""Results of less than a page have memory of their own, which costs nothing."""
 MAX_PEAKS = 32
 """The number of peaks that are lowered by further forms of kernels."""
 

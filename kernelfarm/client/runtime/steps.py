@@ -34,9 +34,14 @@ from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 
 
 class StepBuilder:
-    """Builds the steps of one program for one layout."""
+    """Builds the steps of one program for one layout.
 
-    def __init__(self, program: BoundProgram, layout: Layout) -> None:
+    With `drops_inputs`, a call drops its inputs after their last uses, too.
+    """
+
+    def __init__(
+        self, program: BoundProgram, layout: Layout, *, drops_inputs: bool = False
+    ) -> None:
         self._program = program
         self._layout = layout
         self._launches = 0
@@ -49,7 +54,7 @@ class StepBuilder:
         self._dropped: list[int] = []
         self._makers: list[MakeStep] = []
         self._names: list[str] = []
-        unused = last_uses(program.plan, layout)
+        unused = last_uses(program.plan, layout, with_inputs=drops_inputs)
         for number, step in enumerate(program.plan.steps):
             self._dropped = list(unused.get(number, ()))
             self._add(self._step(step), self._name(step))
