@@ -16,6 +16,7 @@ from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
@@ -28,6 +29,7 @@ from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
+from optimizer_svc.passes.split_reductions import split_reductions
 from optimizer_svc.passes.store_cats import store_cats
 from optimizer_svc.passes.update_inputs import update_inputs
 from optimizer_svc.stages import stage_texts
@@ -47,6 +49,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
+    Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
+    Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
@@ -62,7 +66,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "report-fusion",
         report_fusion,
-        ("chosen", "fusion", "built", "program", "target"),
+        ("splits", "chosen", "fusion", "built", "program", "target"),
         "report",
     ),
 )

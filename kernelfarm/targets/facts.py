@@ -36,6 +36,10 @@ class MemoryFacts:
     `cache_bytes` that all cores read again, and is `cache_speedup` times as fast as memory. About
     `block_points` consecutive points are computed together. Tiles of points along two axes have
     sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles.
+
+    With fewer than `saturating_programs`, each for a row or for 64 columns of a reduction, a kernel
+    does not use the whole bandwidth; None: reductions are never split. A launch takes as long as
+    memory takes for `launch_bytes`.
     """
 
     sector_bytes: int = 32
@@ -45,6 +49,8 @@ class MemoryFacts:
     cache_speedup: int = 2
     block_points: int = 1024
     tile_side_bytes: int | None = None
+    saturating_programs: int | None = None
+    launch_bytes: int = 4194304
 
 
 @dataclass(frozen=True, slots=True)

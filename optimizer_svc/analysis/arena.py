@@ -31,7 +31,7 @@ class Arena:
 
 
 MAX_TRIED = 512
-"""With more temporaries, only one order of placing them is tried: the others take quadratic time."""
+"""With more temporaries, one order of placing them is tried: others take quadratic time."""
 _MIN_UNITS = 16 * ARENA_ALIGNMENT_BYTES
 """Counts of units are rounded up to the alignment, which wastes little of a count of this size."""
 

@@ -16,9 +16,11 @@ from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
+from optimizer_svc.ir.splits import Splits
 
 
 def report_fusion(
+    splits: Splits,
     chosen: Materialization,
     fusion: Fusion,
     built: BuiltSteps,
@@ -32,6 +34,7 @@ def report_fusion(
             *_counts(fusion, program),
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
+            *splits.notes,
             *chosen.notes,
             *fusion.notes,
             *built.notes,
