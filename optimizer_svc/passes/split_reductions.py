@@ -6,20 +6,27 @@ Pointwise prims before the reduction are fused with the first kernel, those afte
 second. The slices are ranges of consecutive elements, so the order of the sum is fixed. If their
 number does not divide the extent, the operand is padded with elements that change no result. The
 first of equal extrema is in the first slice that has one.
+
+A sum of squared deviations from the mean takes each slice's deviations from the slice's own mean,
+so that one pass over the slice gives both:
+
+    sum((x - mean x)^2)  ->  sum(q + c * (m - mean x)^2)    m, q, c of each slice: its mean, its
+                                                            squared deviations, its elements
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.prim_rules import infer
 from kernelfarm.ir.scalar_types import INTEGER_RANGES
-from optimizer_svc.analysis.graph_facts import ints_attr, operands
+from optimizer_svc.analysis.deviations import sum_of_deviations
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, ints_attr, operands
 from optimizer_svc.analysis.slices import Split, slice_length
 from optimizer_svc.ir.splits import Splits
 
@@ -30,23 +37,38 @@ def split_reductions(graph: Graph, splits: Splits) -> Graph:
     """The graph with the chosen reductions in slices."""
     if not splits.by_value:
         return graph
-    writer = _Writer(graph)
+    facts = graph_facts(graph)
+    writer = _Writer(facts)
     for node in graph.nodes:
         found = splits.by_value.get(node.results[0]) if node.results else None
         if found is None:
             writer.nodes.append(node)
-        else:
+            continue
+        moments = sum_of_deviations(facts, node)
+        if moments is None or not writer.split_moments(node, found, moments[1]):
             writer.split(node, found)
     return replace(graph, nodes=tuple(writer.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _SlicedSum:
+    """A sum that was split: its operand in slices, their sums, and the axes that each step sums."""
+
+    split: Split
+    sliced: int
+    partial: int
+    inner: tuple[int, ...]
+    axis: int
 
 
 class _Writer:
     """Appends nodes; a split reduction ends in a node with the old result."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, facts: GraphFacts) -> None:
         self.nodes: list[Node] = []
-        self._types = dict(graph.types())
-        inputs = (source.value for source in graph.inputs)
+        self._types = dict(facts.types)
+        self._sums: dict[int, _SlicedSum] = {}
+        inputs = (source.value for source in facts.graph.inputs)
         self._next = 1 + max([*self._types, *inputs], default=0)
 
     def split(self, node: Node, found: Split) -> None:
@@ -63,7 +85,41 @@ class _Writer:
             self._extremum(node, sliced, (run.start + 1, axis), slices, found)
             return
         partial = self._add(node, node.op, sliced, dims=tuple(inner))
+        self._sums[node.results[0]] = _SlicedSum(found, sliced, partial, tuple(inner), axis)
         self._last(node, node.op, partial, dims=(axis,))
+
+    def split_moments(self, node: Node, found: Split, total: int) -> bool:
+        """Appends the sum of squared deviations from the mean of elements with this sum.
+
+        False, and nothing is appended, if the elements are in no equal slices of known size.
+        """
+        whole = self._sums.get(total)
+        if whole is None or whole.split != found or not slice_length(found.run, found.slices)[1]:
+            return False
+        shape, kept = self._types[whole.sliced].shape, self._types[whole.partial].shape
+        count = product_of([shape[dim] for dim in whole.inner]).as_int()
+        mean = self._divided(node, whole.partial, count)
+        axes = tuple(dim for dim in range(len(shape)) if dim not in whole.inner)
+        spread = self._add(node, "broadcast_in_dim", mean, shape=shape, dims=axes)
+        off = self._add(node, "sub", whole.sliced, spread)
+        squares = self._add(node, "mul", off, off)
+        inside = self._add(node, "sum", squares, dims=whole.inner)
+        overall = self._divided(node, total, count * found.slices)
+        others = tuple(dim for dim in range(len(kept)) if dim != whole.axis)
+        overall = self._add(node, "broadcast_in_dim", overall, shape=kept, dims=others)
+        shift = self._add(node, "sub", mean, overall)
+        shift = self._add(node, "mul", shift, shift)
+        between = self._add(node, "mul", shift, self._full(node, shift, count))
+        partial = self._add(node, "add", inside, between)
+        self._last(node, "sum", partial, dims=(whole.axis,))
+        return True
+
+    def _divided(self, node: Node, value: int, count: int) -> int:
+        return self._add(node, "div", value, self._full(node, value, count))
+
+    def _full(self, node: Node, like: int, number: int) -> int:
+        kind = self._types[like]
+        return self._add(node, "full", dtype=kind.dtype, shape=kind.shape, value=float(number))
 
     def _sliced(self, node: Node, value: int, found: Split) -> int:
         """The operand with its run of axes as an axis of slices and an axis within each."""
