@@ -21,10 +21,8 @@ from optimizer_svc.analysis.verdicts import Refused
 COLUMNS_A_PROGRAM = 64
 """Neighbouring columns that one program reduces."""
 PROGRAMS_A_PLACE = 4
-"""Programs of a split reduction for each of those that use the whole bandwidth.
-
-The programs that run at a time are more than these, and should all end at about the same time.
-"""
+"""Programs of a split reduction for each of those that use the whole bandwidth: several run on a
+multiprocessor, and all should end at about the same time."""
 MIN_SLICE = 16
 """The fewest elements of a slice along the axis that is split."""
 MAX_SLICES = 512

@@ -16,6 +16,7 @@ from tests.support.optimizer_texts import (
     print_materialization,
     print_nests,
     print_program,
+    print_splits,
 )
 
 SOFTMAX = (Path(__file__).parent / "ir_texts" / "softmax.graph").read_text(encoding="utf-8")
@@ -24,6 +25,7 @@ TARGET = "cpu:x86-64-v3"
 
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
+    "splits": print_splits,
     "chosen": print_materialization,
     "nests": print_nests,
     "fusion": print_fusion,
@@ -49,7 +51,8 @@ def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     the notes. The text of an equal object is printed, because a pass that changes nothing must
     return its input.
 
-    A pass from graph to graph runs alone, on the graph of the test. Before any other pass the
+    A pass from graph to graph runs alone, on the graph of the test, after those that give it other
+    facts. Before any other pass the
     whole pipeline up to it runs, because a test cannot write the other inputs as text.
     """
     facts: dict[str, Any] = {"graph": parse_graph(graph).without_hints()}
@@ -57,8 +60,9 @@ def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     verify_graph(facts["graph"])
     number = next(number for number, step in enumerate(PASSES) if step.name == name)
     step = PASSES[number]
-    for earlier in PASSES[:number] if step.gives != "graph" else ():
-        facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
+    for earlier in PASSES[:number]:
+        if step.gives != "graph" or (earlier.gives in step.needs and earlier.gives != "graph"):
+            facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
     shown = _SHOWN.get(name, step.needs[0])
     given, made = facts[shown], step.run(*(facts[need] for need in step.needs))
     if step.gives == "graph":

@@ -28,6 +28,7 @@ from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest, NestStatement, Read
+from optimizer_svc.ir.splits import Splits
 
 _BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 """Kinds of memory that the caller numbers."""
@@ -45,6 +46,15 @@ def print_materialization(chosen: Materialization) -> str:
     outputs = (f"output {n}: {_output(output)}" for n, output in enumerate(chosen.output_views))
     members = [f"members: {_values(chosen.members)}"]
     return _text(storages, slices, members, operands, outputs, _notes(chosen.notes))
+
+
+def print_splits(splits: Splits) -> str:
+    """The values of reductions that are split, and the reasons."""
+    found = (
+        f"%{value}: {split.slices} slices of axes {split.run.start} to {split.run.stop - 1}"
+        for value, split in splits.by_value.items()
+    )
+    return _text(found, _notes(splits.notes))
 
 
 def print_nests(nests: tuple[Nest, ...]) -> str:
