@@ -59,7 +59,7 @@ def slices(kind: TensorType, dims: tuple[int, ...], op: str = "sum", target=H200
         ((64, 64), (0,), []),  # too few bytes
         ((8192, 8192 + 256), (0,), []),  # 132 programs are enough
         ((65536, 768), (1,), []),  # one program for each row
-        ((4, 8, 1 << 20), (0, 2), [64]),  # the longest run of axes is split
+        ((4, 8, 1 << 20), (0, 2), [128]),  # the longest run of axes is split
         ((7 * 1024, 768), (0,), [64]),
     ],
 )
