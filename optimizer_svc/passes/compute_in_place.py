@@ -22,6 +22,8 @@ from optimizer_svc.kernels.in_place import Pair, in_place_pairs, stored_in_place
 
 MIN_BYTES = 1 << 12
 """Results of less than a page have memory of their own, which costs nothing."""
+MIN_FORM_BYTES = 1 << 20
+"""If only some launches can use it, another form of a kernel must save so much in each."""
 MAX_PEAKS = 32
 """The number of peaks that are lowered by further forms of kernels."""
 
@@ -175,9 +177,16 @@ class _Sharing:
             for _ in range(MAX_PEAKS):
                 live = self._live(granted, kinds)
                 peak = max(range(len(live)), key=live.__getitem__)
-                if granted.get(peak) == possible.get(peak):
+                large = self._large(peak, possible.get(peak, ()))
+                if not set(large) - set(granted.get(peak, ())):
                     break
-                granted[peak] = possible[peak]
+                granted[peak] = tuple(sorted({*large, *granted.get(peak, ())}))
+
+    def _large(self, number: int, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+        """The pairs for which another form of the kernel is worth its compilation."""
+        least = MIN_FORM_BYTES if self._least_bytes else 0
+        size = self._memories.likely_bytes
+        return tuple(link.pair for link in self._links(number, pairs) if size(link.result) >= least)
 
     def _live(self, granted: Granted, kinds: Sequence[BufferKind]) -> list[int]:
         """The bytes of these kinds that are alive at each step."""

@@ -155,9 +155,9 @@ def updating_params(program: Program) -> int:
 
 def chain_of_products(count: int) -> Graph:
     make = Maker()
-    x = y = make.add_input(tensor(256, 256))
+    x = y = make.add_input(tensor(512, 512))
     for number in range(count):
-        kind = tensor_with_strides(256, 256)
+        kind = tensor_with_strides(512, 512)
         (y,) = make.add_extern("aten.mm.default", number, [y, x], [kind], is_contraction=True)
         y = make.add("exp", y)
     return make.returning(y)
@@ -167,7 +167,7 @@ def test_a_chain_of_products_needs_no_arena() -> None:
     program = program_of(chain_of_products(4))
     assert program.plan.arena_bytes == 0
     # Two of the products are alive at the same time, beside the output.
-    assert memory_of(program).peak_bytes == 3 * 256 * 256 * 4
+    assert memory_of(program).peak_bytes == 3 * 512 * 512 * 4
 
 
 def test_an_operand_that_is_read_again_keeps_its_memory() -> None:
