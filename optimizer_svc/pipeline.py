@@ -18,16 +18,20 @@ from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.choose_splits import choose_splits
+from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
 from optimizer_svc.passes.lower_nests import lower_nests
+from optimizer_svc.passes.order_steps import order_steps
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
+from optimizer_svc.passes.split_reductions import split_reductions
 from optimizer_svc.passes.store_cats import store_cats
 from optimizer_svc.passes.update_inputs import update_inputs
 from optimizer_svc.stages import stage_texts
@@ -46,6 +50,8 @@ class Pass:
 PASSES: tuple[Pass, ...] = (
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
+    Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
+    Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
@@ -56,13 +62,15 @@ PASSES: tuple[Pass, ...] = (
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
+    Pass("order-steps", order_steps, ("chosen", "fusion", "target"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
+    Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
     Pass(
         "report-fusion",
         report_fusion,
-        ("chosen", "layouts", "fusion", "built", "program", "target"),
+        ("splits", "chosen", "layouts", "fusion", "built", "program", "target"),
         "report",
     ),
 )

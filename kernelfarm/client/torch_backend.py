@@ -100,12 +100,13 @@ def _compiled(
     if warm is not None:
         return warm
     gm, inputs = order.module, order.of(example_inputs)
-    compiler = _GraphCompiler(options, budget, packaging=packaging)
+    forward = _GraphCompiler(options, budget, packaging=packaging)
     inference = _GraphCompiler(options, budget, cache, packaging)
+    backward = _GraphCompiler(options, budget, packaging=packaging, is_backward=True)
     if packaging is None:
-        return traced(gm, inputs, compiler, inference)
+        return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
-        return traced(gm, inputs, packaging.storing(compiler), packaging.storing(inference))
+        return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
 
 
 def preload() -> None:
@@ -143,7 +144,10 @@ def _compile_options(options: Mapping[str, Any]) -> CompileOptions:
 
 
 class _GraphCompiler:
-    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache."""
+    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache.
+
+    The program of a backward graph drops its arguments as it uses them.
+    """
 
     def __init__(
         self,
@@ -151,7 +155,10 @@ class _GraphCompiler:
         budget: WaitBudget,
         trace_cache: TraceCache | None = None,
         packaging: Packaging | None = None,
+        *,
+        is_backward: bool = False,
     ) -> None:
+        self._is_backward = is_backward
         self._options = options
         self._budget = budget
         self._trace_cache = trace_cache
@@ -186,7 +193,13 @@ class _GraphCompiler:
             self._packaging.note(gm, captured, key, target)
         if captured.is_trivial:
             return None
-        finder = ProgramFinder(captured, key, self._options, FirstSearch(self._budget))
+        finder = ProgramFinder(
+            captured,
+            key,
+            self._options,
+            FirstSearch(self._budget),
+            drops_arguments=self._is_backward,
+        )
         return start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
 
 

@@ -38,6 +38,10 @@ class MemoryFacts:
     sides of `tile_side_bytes` of the narrowest element; None: the chip's kernels have no tiles. A
     tile costs `tile_price` times what it moves. The nearest cache has `cache_sets` sets of
     `cache_ways` lines; None: blocks are in registers.
+
+    With fewer than `saturating_programs`, each for a row or for 64 columns of a reduction, a kernel
+    does not use the whole bandwidth; None: reductions are never split. A launch takes as long as
+    memory takes for `launch_bytes`.
     """
 
     sector_bytes: int = 32
@@ -50,6 +54,8 @@ class MemoryFacts:
     tile_price: float = 1.0
     cache_sets: int | None = None
     cache_ways: int = 8
+    saturating_programs: int | None = None
+    launch_bytes: int = 30000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +69,8 @@ class ChannelsLastFacts:
     for up to 4 channels; a kind that is left out saves nothing.
     A convolution in one group of an image with up to `small_elems` elements saves nothing.
     `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
-    what a kernel costs more for each byte that it reads in one layout and stores in the other, and
-    `launch_bytes` what another kernel costs. Without `has_gradients`, gradients of convolutions
-    keep the layout that they have in eager.
+    what a kernel costs more for each byte that it reads in one layout and stores in the other.
+    Without `has_gradients`, gradients of convolutions keep the layout that they have in eager.
     """
 
     narrow_saves: tuple[tuple[str, float], ...] = ()
@@ -74,7 +79,6 @@ class ChannelsLastFacts:
     small_elems: int | None = None
     weight_costs: float | None = None
     turn_costs: float = 0.25
-    launch_bytes: int | None = None
     has_gradients: bool = True
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.graph_ir import Constant, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
+from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import GraphFacts
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.strided_views import (
@@ -51,6 +53,16 @@ def storage_of(value: int, kind: BufferKind, tensor: TensorType, position: int =
     """Storage with the type's strides; row-major if it states none."""
     strides = contiguous_strides(tensor.shape) if tensor.strides is None else tensor.strides
     return Storage(value, kind, tensor.dtype, tensor.shape, strides, position)
+
+
+def span_elems(storage: Storage) -> Expr:
+    """The number of elements from the first to the last that a storage addresses."""
+    if is_empty(storage.shape):
+        return ZERO
+    last = ZERO
+    for extent, stride in zip(storage.shape, storage.strides, strict=True):
+        last = last + (extent - ONE) * stride
+    return last + ONE
 
 
 def temporary_storage(facts: GraphFacts, value: int) -> Storage:

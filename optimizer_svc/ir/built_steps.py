@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Node
@@ -22,9 +23,11 @@ class PlannedLaunch:
 class BuiltSteps:
     """Distinct kernels, and the program's steps in order: launches and extern nodes.
 
-    `notes` are decisions about kernels for the report, one fact a line.
+    `notes` are decisions about kernels for the report, one fact a line. `shared` maps values that
+    are stored in another value's memory to that value.
     """
 
     kernels: tuple[Kernel, ...]
     steps: tuple[PlannedLaunch | Node, ...]
     notes: tuple[str, ...] = ()
+    shared: Mapping[int, int] = field(default_factory=dict)

@@ -21,10 +21,12 @@ class Refusal:
 class Fusion:
     """Groups and extern nodes in an order that respects all dependences.
 
-    `stored` are the values that are needed in memory, `nests` is the number of nests.
+    `stored` are the values that are needed in memory, `nests` is the number of nests. `notes` are
+    decisions for the report, one fact a line.
     """
 
     steps: tuple[Group | Node, ...]
     stored: frozenset[int]
     refusals: tuple[Refusal, ...]
     nests: int
+    notes: tuple[str, ...] = ()

@@ -23,8 +23,7 @@ from kernelfarm.ir.loop_ir import (
     StoreMode,
 )
 from kernelfarm.ir.program_ir import BufferKind
-from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.storages import Storage, StorageId
+from optimizer_svc.analysis.storages import Storage, StorageId, span_elems
 from optimizer_svc.ir.group import Group, Member, domain_bounds
 from optimizer_svc.ir.nest import (
     NestStatement,
@@ -89,16 +88,6 @@ def assemble_kernel(
         comments=_comments(group, origin_ops),
     )
     return KernelDraft(kernel, tuple(value for value, _ in ordered))
-
-
-def span_elems(storage: Storage) -> Expr:
-    """The number of elements from the first to the last that a storage addresses."""
-    if is_empty(storage.shape):
-        return ZERO
-    last = ZERO
-    for extent, stride in zip(storage.shape, storage.strides, strict=True):
-        last = last + (extent - ONE) * stride
-    return last + ONE
 
 
 class _GroupBody:

@@ -73,7 +73,7 @@ def in_one_pass(kernel: Kernel, sums: Sequence[GuidedSum]) -> Kernel:
     for number, statement in enumerate(kernel.body):
         found = by_number.get(number)
         if found is None:
-            body.append(_renumbered(statement, numbers))
+            body.append(renumbered(statement, numbers))
         else:
             _append_guided(body, found, numbers, statement)
         numbers[number] = len(body) - 1
@@ -169,7 +169,8 @@ def _number(statement: Statement) -> float | int | None:
     return statement.value if isinstance(statement, Literal) else None
 
 
-def _renumbered(statement: Statement, numbers: dict[int, int]) -> Statement:
+def renumbered(statement: Statement, numbers: dict[int, int]) -> Statement:
+    """The statement with its operands renumbered."""
     match statement:
         case Load(mask=int() as mask, other=int() as other):
             return replace(statement, mask=numbers[mask], other=numbers[other])
@@ -201,4 +202,4 @@ def _needed(body: Sequence[Statement]) -> tuple[Statement, ...]:
         pending += [indirect[name] for name in symbols if name in indirect]
     kept = sorted(needed)
     numbers = {old: new for new, old in enumerate(kept)}
-    return tuple(_renumbered(body[number], numbers) for number in kept)
+    return tuple(renumbered(body[number], numbers) for number in kept)

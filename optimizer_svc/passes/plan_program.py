@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
@@ -25,10 +26,11 @@ from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.arena import Lifetime, plan_arena
 from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.storages import span_elems
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
-from optimizer_svc.kernels.assemble_kernel import span_elems
+from optimizer_svc.ir.memory_uses import Memories
 
 _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 
@@ -39,7 +41,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     Raises:
         InvalidGraphError: no input gives a size symbol that is used.
     """
-    writer = _PlanWriter(chosen)
+    writer = _PlanWriter(chosen, built.shared)
     steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
@@ -85,15 +87,15 @@ def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
 class _PlanWriter:
     """Names buffers at their first use, and records the lifetimes of temporaries."""
 
-    def __init__(self, chosen: Materialization) -> None:
+    def __init__(self, chosen: Materialization, shared: Mapping[int, int]) -> None:
         self._chosen = chosen
+        self._shared = shared
         self._buffers: dict[int, Buffer] = {}
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._counts = {BufferKind.TEMPORARY: 0, BufferKind.EXTERN: 0}
         views = (*chosen.operand_views.values(), *chosen.output_views)
-        given = [i for i in chosen.facts.graph.inputs if not isinstance(i.kind, Constant)]
-        self._inputs = [source.value for source in given]
+        self._memories = Memories(chosen)
         self._viewed = {view.source for view in views if isinstance(view, StridedView)}
 
     def step(self, number: int, step: PlannedLaunch | Node) -> Step:
@@ -168,9 +170,9 @@ class _PlanWriter:
         return self._buffers[value].name
 
     def _memory_of(self, value: int) -> int:
-        """The value that names the memory: a scatter has its base's, an update its input's."""
-        storage = self._chosen.storages[value]
-        return self._inputs[storage.position] if storage.kind is BufferKind.INPUT else storage.value
+        """The value that names the memory."""
+        memory = self._memories.of(value)
+        return self._shared.get(memory, memory)
 
     def _new_buffer(self, value: int) -> Buffer:
         storage = self._chosen.storages[value]

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Program
+from kernelfarm.ir.plan_memory import plan_memory
+from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Program
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.built_steps import BuiltSteps
@@ -16,9 +17,11 @@ from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
+from optimizer_svc.ir.splits import Splits
 
 
 def report_fusion(
+    splits: Splits,
     chosen: Materialization,
     layouts: Layouts,
     fusion: Fusion,
@@ -33,8 +36,10 @@ def report_fusion(
             *_counts(fusion, program),
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
+            *splits.notes,
             *layouts.notes,
             *chosen.notes,
+            *fusion.notes,
             *built.notes,
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),
@@ -48,9 +53,21 @@ def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     yield f"loop nests: {fusion.nests}"
     yield f"launches: {launches} of {len(program.kernels)} distinct kernels"
     yield f"arena: {program.plan.arena_bytes} bytes"
+    yield _memory(program.plan)
     externs = Counter(step.op for step in steps if isinstance(step, ExternCall))
     for op, count in sorted(externs.items()):
         yield f"extern {op}: {count}"
+
+
+def _memory(plan: Plan) -> str:
+    """The bytes that a call allocates at most, and the least that this order of steps allows."""
+    found = plan_memory(plan, {source.symbol: LIKELY_SIZE for source in plan.symbols})
+    sizes = f"; varying sizes are taken as {LIKELY_SIZE}" if plan.symbols else ""
+    return (
+        f"memory: peak {found.peak_bytes} bytes (arena {found.arena_bytes}, extern results"
+        f" {found.extern_bytes}, outputs {found.output_bytes}), lower bound {found.least_bytes}"
+        f" (arena {found.least_arena_bytes}){sizes}"
+    )
 
 
 def _launches(program: Program) -> Iterator[str]:

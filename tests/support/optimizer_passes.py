@@ -17,6 +17,7 @@ from tests.support.optimizer_texts import (
     print_materialization,
     print_nests,
     print_program,
+    print_splits,
 )
 
 SOFTMAX = (Path(__file__).parent / "ir_texts" / "softmax.graph").read_text(encoding="utf-8")
@@ -26,6 +27,7 @@ TARGET = "cpu:x86-64-v3"
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
     "layouts": print_layouts,
+    "splits": print_splits,
     "chosen": print_materialization,
     "nests": print_nests,
     "fusion": print_fusion,
@@ -35,7 +37,9 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
 }
 _SHOWN = {
     "fuse-nests": "nests",
+    "order-steps": "fusion",
     "build-kernels": "fusion",
+    "compute-in-place": "built",
     "plan-program": "built",
     "report-fusion": "program",
 }
@@ -49,16 +53,18 @@ def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     the notes. The text of an equal object is printed, because a pass that changes nothing must
     return its input.
 
-    A pass that takes nothing but a graph runs alone, on the graph of the test. Before any other
-    pass the whole pipeline up to it runs, because a test cannot write the other inputs as text.
+    A pass from graph to graph runs alone, on the graph of the test, after those that give it other
+    facts. Before any other pass the whole pipeline up to it runs, because a test cannot write the
+    other inputs as text.
     """
     facts: dict[str, Any] = {"graph": parse_graph(graph).without_hints()}
     facts["target"] = target_facts(target)
     verify_graph(facts["graph"])
     number = next(number for number, step in enumerate(PASSES) if step.name == name)
     step = PASSES[number]
-    for earlier in PASSES[:number] if step.needs != ("graph",) else ():
-        facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
+    for earlier in PASSES[:number]:
+        if step.gives != "graph" or (earlier.gives in step.needs and earlier.gives != "graph"):
+            facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
     shown = _SHOWN.get(name, step.needs[0])
     given, made = facts[shown], step.run(*(facts[need] for need in step.needs))
     if step.gives == "graph":

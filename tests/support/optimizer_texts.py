@@ -31,6 +31,7 @@ from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest, NestStatement, Read
+from optimizer_svc.ir.splits import Splits
 
 _BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 """Kinds of memory that the caller numbers."""
@@ -64,6 +65,15 @@ def print_materialization(chosen: Materialization) -> str:
     return _text(storages, slices, members, operands, outputs, _notes(chosen.notes))
 
 
+def print_splits(splits: Splits) -> str:
+    """The values of reductions that are split, and the reasons."""
+    found = (
+        f"%{value}: {split.slices} slices of axes {split.run.start} to {split.run.stop - 1}"
+        for value, split in splits.by_value.items()
+    )
+    return _text(found, _notes(splits.notes))
+
+
 def print_nests(nests: tuple[Nest, ...]) -> str:
     """The nests in order, each with its statements."""
     return _text(*(_nest(nest) for nest in nests))
@@ -74,7 +84,7 @@ def print_fusion(fusion: Fusion) -> str:
     steps = (_fused_step(step) for step in fusion.steps)
     stored = [f"stored: {_values(sorted(fusion.stored))}"]
     refused = (f"refused: %{r.first} with %{r.second}: {r.reason}" for r in fusion.refusals)
-    return _text(*steps, stored, refused)
+    return _text(*steps, stored, refused, _notes(fusion.notes))
 
 
 def print_built_steps(built: BuiltSteps) -> str:

@@ -24,12 +24,16 @@ def traced(
     example_inputs: Sequence[Any],
     compiler: GraphCompiler,
     inference_compiler: GraphCompiler | None = None,
+    backward_compiler: GraphCompiler | None = None,
 ) -> Callable[..., Any]:
-    """Traces a Dynamo graph, whose attention is preserved, and compiles the resulting graphs."""
+    """Traces a Dynamo graph, whose attention is preserved, and compiles the resulting graphs.
+
+    `compiler` compiles forward graphs, and those for which no other compiler is given.
+    """
     decompose_fused(gm)
     return aot_autograd(
         fw_compiler=compiler,
-        bw_compiler=compiler,
+        bw_compiler=backward_compiler or compiler,
         inference_compiler=inference_compiler or compiler,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)

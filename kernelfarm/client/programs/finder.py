@@ -48,6 +48,7 @@ class ProgramFinder:
         first: FirstSearch,
         *,
         leaves_autocast: bool = False,
+        drops_arguments: bool = False,
     ) -> None:
         self._captured = captured
         self._key = key
@@ -55,6 +56,7 @@ class ProgramFinder:
         self._support = device_support(captured.device)
         self._first: FirstSearch | None = first
         self._leaves_autocast = leaves_autocast
+        self._drops_arguments = drops_arguments
 
     def find(self) -> PlanRunner:
         """The program from the first tier that has it.
@@ -75,7 +77,11 @@ class ProgramFinder:
                 search.prefetched,
             )
             bound = loaded.for_graph(self._captured, self._support.loader)
-            return PlanRunner(bound, leaves_autocast=self._leaves_autocast)
+            return PlanRunner(
+                bound,
+                leaves_autocast=self._leaves_autocast,
+                drops_arguments=self._drops_arguments,
+            )
 
 
 def start_runner(

@@ -38,7 +38,9 @@ class PlanRunner:
 
     With `is_checked`, each call checks the shapes and element types of its arguments; Dynamo guards
     them if it is the caller. With `leaves_autocast`, calls run outside the caller's autocast, for a
-    program whose element types were fixed when its graph was traced.
+    program whose element types were fixed when its graph was traced. With `drops_arguments`, a call
+    empties the list of its arguments, and drops each tensor after its last use. A backward graph
+    is called so: nothing else refers to the tensors that its forward graph saved.
 
     Raises:
         CallerError: (when called, checked) an argument has another shape or element type.
@@ -47,13 +49,19 @@ class PlanRunner:
     """
 
     def __init__(
-        self, program: BoundProgram, *, is_checked: bool = False, leaves_autocast: bool = False
+        self,
+        program: BoundProgram,
+        *,
+        is_checked: bool = False,
+        leaves_autocast: bool = False,
+        drops_arguments: bool = False,
     ) -> None:
         check_plan(program)
         self.validity = program.validity
         self._program = program
         self._leaves_autocast = leaves_autocast
         self._is_checked = is_checked
+        self._drops_arguments = drops_arguments
         self._symbols = SymbolReader(program)
         self._fixed = self._made_for(()) if self._symbols.is_static else None
         self._sized: OrderedDict[tuple[int, ...], _SizedProgram] = OrderedDict()
@@ -86,7 +94,12 @@ class PlanRunner:
         sizes, traced_sizes = self._symbols.named(values)
         check_sizes(self._program, traced_sizes)
         layout = Layout(self._program, sizes, traced_sizes)
-        return _SizedProgram(self._program, layout, is_checked=self._is_checked)
+        return _SizedProgram(
+            self._program,
+            layout,
+            is_checked=self._is_checked,
+            drops_arguments=self._drops_arguments,
+        )
 
 
 MAX_CONTEXTS = 16
@@ -103,12 +116,17 @@ class _FreeStates(threading.local):
 class _SizedProgram:
     """The program for one assignment of its sizes."""
 
-    def __init__(self, program: BoundProgram, layout: Layout, *, is_checked: bool) -> None:
+    def __init__(
+        self, program: BoundProgram, layout: Layout, *, is_checked: bool, drops_arguments: bool
+    ) -> None:
         self._layout = layout
-        builder = StepBuilder(program, layout)
+        self._module_outputs = module_outputs(program.captured, layout.traced_sizes)
+        # Module outputs and updates may need arguments at the end.
+        is_needed = self._module_outputs is not None or program.captured.graph.updates
+        self._drops_arguments = drops_arguments and not is_needed
+        builder = StepBuilder(program, layout, drops_inputs=self._drops_arguments)
         self._updates = InputUpdates(program, layout, builder)
         self._results = ProgramOutputs(layout, builder, self._updates.outputs)
-        self._module_outputs = module_outputs(program.captured, layout.traced_sizes)
         self._steps = builder.steps()
         # Steps need tensors for temporaries even if all of these are empty.
         self._arena_bytes = max(layout.arena_bytes, 1 if self._steps.arena_views else 0)
@@ -157,6 +175,9 @@ class _SizedProgram:
             if addresses != state.addresses:  # most calls have the addresses of the last one
                 state.addresses = addresses
                 table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
+        if self._drops_arguments and isinstance(args, list):
+            tensors.clear()
+            args.clear()
         for step in state.steps:
             status = step()
             if status:

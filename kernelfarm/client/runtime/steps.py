@@ -26,6 +26,7 @@ from kernelfarm.client.runtime.inputs import input_layouts
 from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout
 from kernelfarm.client.runtime.picks import Form, Formed
 from kernelfarm.client.runtime.program import BoundProgram
+from kernelfarm.client.runtime.releases import is_large, last_uses
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.client.runtime.views import View
 from kernelfarm.errors import InternalError, InvalidGraphError
@@ -33,9 +34,14 @@ from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 
 
 class StepBuilder:
-    """Builds the steps of one program for one layout."""
+    """Builds the steps of one program for one layout.
 
-    def __init__(self, program: BoundProgram, layout: Layout) -> None:
+    With `drops_inputs`, a call drops its inputs after their last uses, too.
+    """
+
+    def __init__(
+        self, program: BoundProgram, layout: Layout, *, drops_inputs: bool = False
+    ) -> None:
         self._program = program
         self._layout = layout
         self._launches = 0
@@ -45,16 +51,19 @@ class StepBuilder:
         # Layouts by buffer index; layouts of extern results are added when their steps are built.
         self._known_layouts = {m.buffer.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
-        self._makers = [self._step(step) for step in program.plan.steps]
+        self._dropped: list[int] = []
+        self._makers: list[MakeStep] = []
+        self._names: list[str] = []
+        unused = last_uses(program.plan, layout, with_inputs=drops_inputs)
+        for number, step in enumerate(program.plan.steps):
+            self._dropped = list(unused.get(number, ()))
+            self._add(self._step(step), self._name(step))
+            if self._dropped:
+                self._add(partial(_dropping, tuple(self._dropped)), "drop")
 
     def steps(self) -> PlanSteps:
         """The steps of the plan in order, with all values that were added before this call."""
-        plan = self._program.plan
-        names = [
-            plan.kernel_names[step.kernel] if isinstance(step, Launch) else type(step).__name__
-            for step in plan.steps
-        ]
-        return PlanSteps(self._makers, names, self._values, self._arena_views)
+        return PlanSteps(self._makers, self._names, self._values, self._arena_views)
 
     def value_index(self, view: View) -> tuple[int, list[Formed]]:
         """The index of a view among a call's values, and what must be formed first."""
@@ -77,6 +86,15 @@ class StepBuilder:
         index, first = self.value_index(view)
         made = self.new_value()
         return made, [*first, (made, index, form)]
+
+    def _add(self, make: MakeStep, name: str) -> None:
+        self._makers.append(make)
+        self._names.append(name)
+
+    def _name(self, step: Launch | ExternCall | DrawSeeds) -> str:
+        if isinstance(step, Launch):
+            return self._program.plan.kernel_names[step.kernel]
+        return type(step).__name__
 
     def _arena_index(self, view: View) -> int:
         index = self._arena_indices.get(view)
@@ -130,6 +148,8 @@ class StepBuilder:
     def _extern(self, step: ExternCall) -> MakeStep:
         node = self._node(step)
         found = [self._argument(step, node, number) for number in range(len(step.args))]
+        for view, (_, items) in zip(step.args, found, strict=True):
+            self._drop_formed(self._layout.view(view), items)
         formed = [item for _, items in found for item in items]
         function, pick = node.call_on(self._values, [index for index, _ in found])
         results = [None if r is None else self._layout.view(r) for r in step.results]
@@ -155,6 +175,12 @@ class StepBuilder:
         if must_be_contiguous and not is_contiguous(view.shape, view.strides):
             return self.formed(view, torch.Tensor.contiguous)
         return self.value_index(view)
+
+    def _drop_formed(self, view: View, formed: list[Formed]) -> None:
+        """Drops what is formed for this step alone, if it holds much memory."""
+        is_own = view.buffer.kind in (BufferKind.EXTERN, BufferKind.TEMPORARY)
+        if is_own and is_large(view.buffer):
+            self._dropped += [index for index, _, _ in formed]
 
     def _node(self, step: ExternCall) -> ExternNode:
         traced = self._program.captured.nodes
@@ -185,6 +211,16 @@ class StepBuilder:
             self._known_layouts[buffer.index] = (shape, strides)
         table_indices = self._layout.table.table_indices.get(buffer.index, [])
         return ExternResult(view, buffer.index, table_indices, can_alias=is_whole and not may_alias)
+
+
+def _dropping(indices: tuple[int, ...], state: CallState) -> Step:
+    values = state.values
+
+    def run() -> None:
+        for index in indices:
+            values[index] = None
+
+    return run
 
 
 def raise_for(status: int, name: str) -> None:

@@ -6,15 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.program_ir import (
-    ARENA_ALIGNMENT_BYTES,
-    BufferKind,
-    DrawSeeds,
-    Launch,
-    Plan,
-    Step,
-    TensorView,
-)
+from kernelfarm.ir.plan_memory import buffer_uses
+from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES, BufferKind, Plan
 
 # A symbolic layout is checked for these values of every size symbol: odd, small, aligned, large.
 _SAMPLE_SIZES = (1, 2, 7, 64, 1000)
@@ -41,31 +34,14 @@ def check_arena(plan: Plan) -> None:
     """
     symbols = [source.symbol for source in plan.symbols]
     samples = _SAMPLE_SIZES if symbols else (1,)
-    uses = _uses(plan)
+    uses = buffer_uses(plan)
     for size in samples:
         values = {name: size for name in symbols}
         _check_lifetimes(_lifetimes(plan, uses, values), plan.arena_bytes.evaluate(values))
 
 
-def _uses(plan: Plan) -> dict[str, list[int]]:
-    uses: dict[str, list[int]] = {}
-    for index, step in enumerate(plan.steps):
-        for name in _names_of(step):
-            uses.setdefault(name, []).append(index)
-    for output in plan.outputs:
-        if isinstance(output, TensorView):
-            uses.setdefault(output.buffer, []).append(len(plan.steps))
-    return uses
-
-
-def _names_of(step: Step) -> tuple[str, ...]:
-    if isinstance(step, Launch | DrawSeeds):
-        return step.buffers
-    return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
-
-
 def _lifetimes(
-    plan: Plan, uses: Mapping[str, list[int]], values: Mapping[str, int]
+    plan: Plan, uses: Mapping[str, tuple[int, int]], values: Mapping[str, int]
 ) -> list[_Lifetime]:
     lives = []
     for buffer in plan.buffers:
@@ -74,7 +50,7 @@ def _lifetimes(
             continue
         first = buffer.offset_bytes.evaluate(values)
         size = buffer.size_elems.evaluate(values) * buffer.dtype.itemsize_bytes
-        lives.append(_Lifetime(buffer.name, first, first + size, steps[0], steps[-1]))
+        lives.append(_Lifetime(buffer.name, first, first + size, *steps))
     return lives
 
 

@@ -113,13 +113,22 @@ def test_a_sum_without_a_maximum_or_mean_stays() -> None:
 -- before reduce-in-one-pass: built
 kernel fused_sum_NAME
 param in in0: f32[262144]
-param out out0: f32[4]
-for d0 in 4
-reduce r0 in 65536
-  %0: f32 = load in0[65536*d0 + r0]
+param out out0: f32[1024]
+for d0 in 1024
+reduce r0 in 256
+  %0: f32 = load in0[256*d0 + r0]
   %1: f32 = sum %0
   store out0[d0] = %1
-step: launch 0(%0, %1)
+kernel fused_sum_NAME
+param in in0: f32[1024]
+param out out0: f32[4]
+for d0 in 4
+reduce r0 in 256
+  %0: f32 = load in0[256*d0 + r0]
+  %1: f32 = sum %0
+  store out0[d0] = %1
+step: launch 0(%0, %3)
+step: launch 1(%3, %1)
 -- after: built
 the same
 """,

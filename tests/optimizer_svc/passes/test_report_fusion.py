@@ -43,6 +43,7 @@ return out0: f32[8, 4]@[4, 1]
 loop nests: 2
 launches: 2 of 2 distinct kernels
 arena: 64 bytes
+memory: peak 256 bytes (arena 64, extern results 64, outputs 128), lower bound 256 (arena 64)
 extern aten.mm.default: 1
 kernel fused_exp_NAME: 1 launches, 3 statements
 kernel fused_ge_lt_where_NAME: 1 launches, 9 statements

@@ -233,6 +233,65 @@ def test_a_call_keeps_no_tensor_of_its_caller():
     assert [reference() for reference in gone] == [None, None]
 
 
+def test_a_large_extern_result_is_dropped_after_its_last_use(monkeypatch):
+    def function(x, w):
+        return ((x @ w) @ w) @ w
+
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    captured = capture(make_fx(function)(x, w))
+    whole = view("in0", (64, 64), (64, 1))
+    steps, read = [], whole
+    for number in range(3):
+        made = view(f"ext{number}", (64, 64), (64, 1))
+        args = (read, view("in1", (64, 64), (64, 1)))
+        steps.append(ExternCall(number, "aten.mm.default", args, (made,), is_contraction=True))
+        read = made
+    inputs = [buffer(f"in{n}", BufferKind.INPUT, 4096, position=n) for n in range(2)]
+    products = [buffer(f"ext{n}", BufferKind.EXTERN, 4096) for n in range(3)]
+    plan = Plan("cpu:test", (), (*inputs, *products), as_expr(0), (), tuple(steps), (read,))
+    made_before, alive = [], []
+
+    def product(*tensors):
+        alive.append(sum(reference() is not None for reference in made_before))
+        result = torch.mm(*tensors)
+        made_before.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    (result,) = PlanRunner(program(captured, plan, [])[0])((x, w))
+    torch.testing.assert_close(result, function(x, w))
+    assert alive == [0, 1, 1]
+
+
+def test_a_backward_call_empties_its_arguments_and_drops_inputs_after_their_last_use(monkeypatch):
+    def function(x, w):
+        return (x @ w) @ w
+
+    captured = capture(make_fx(function)(torch.randn(64, 64), torch.randn(64, 64)))
+    views = {n: view(n, (64, 64), (64, 1)) for n in ("in0", "in1", "ext0", "ext1")}
+    steps = tuple(
+        ExternCall(n, "aten.mm.default", (views[read], views["in1"]), (views[made],), True)
+        for n, read, made in ((0, "in0", "ext0"), (1, "ext0", "ext1"))
+    )
+    inputs = [buffer(f"in{n}", BufferKind.INPUT, 4096, position=n) for n in range(2)]
+    products = [buffer(f"ext{n}", BufferKind.EXTERN, 4096) for n in range(2)]
+    plan = Plan("cpu:test", (), (*inputs, *products), as_expr(0), (), steps, (views["ext1"],))
+    args = [torch.randn(64, 64), torch.randn(64, 64)]
+    expected = function(*args)
+    saved = weakref.ref(args[0])
+    alive = []
+
+    def product(*tensors):
+        alive.append(saved() is not None)
+        return torch.mm(*tensors)
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    runner = PlanRunner(program(captured, plan, [])[0], drops_arguments=True)
+    (result,) = runner(args)
+    torch.testing.assert_close(result, expected)
+    assert (args, alive) == ([], [True, False])
+
+
 def test_a_call_within_a_step_of_the_same_program_has_a_state_of_its_own(monkeypatch):
     function, (x, w), captured, plan, kernels = exp_mm_neg()
     runner = PlanRunner(program(captured, plan, kernels)[0])

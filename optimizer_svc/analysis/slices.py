@@ -1,0 +1,137 @@
+"""Whether a reduction should be split into slices that are reduced in parallel, and into how many.
+
+The unit of time is a byte that memory moves at full speed. A reduction by too few programs moves
+its operand slowly; a split one has a second launch, and partial results that are written and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.prims import SCALAR_OPS
+from kernelfarm.ir.work_budget import spend
+from kernelfarm.targets import MemoryFacts
+from optimizer_svc.analysis.extents import likely_elems
+from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, ints_attr, operands
+from optimizer_svc.analysis.verdicts import Refused
+
+COLUMNS_A_PROGRAM = 64
+"""Neighbouring columns that one program reduces."""
+PROGRAMS_A_PLACE = 4
+"""Programs of a split reduction for each of those that use the whole bandwidth: several run on a
+multiprocessor, and all should end at about the same time."""
+MIN_SLICE = 16
+"""The fewest elements of a slice along the axis that is split."""
+MAX_SLICES = 512
+"""The most partial results for one result; the second kernel reduces them in one program."""
+_MIN_GAIN = 1.25
+"""Judgement: the estimate must be lower by a fifth."""
+_MAX_VISITED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring axes of a shape, from `start` up to `stop`, that are reduced as one."""
+
+    start: int
+    stop: int
+    extent: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The number of slices of a run of axes, and why."""
+
+    run: Run
+    slices: int
+    reason: str
+
+
+def choose_split(
+    facts: GraphFacts, node: Node, memory: MemoryFacts, likely: Mapping[str, int]
+) -> Split | Refused:
+    """How to split a reduction, or why it stays whole."""
+    idle = memory.saturating_programs
+    if idle is None:
+        return Refused("the target splits no reductions")
+    (value,) = operands(node)
+    shape, dims = facts.types[value].shape, ints_attr(node, "dims")
+    runs = _runs(shape, dims)
+    if not runs or (node.op in ("argmax", "argmin") and len(runs) > 1):
+        return Refused("the axes are no run of neighbours")
+    run = max(runs, key=lambda run: likely_elems((run.extent,), likely))
+    result = facts.types[node.results[0]]
+    results = likely_elems(result.shape, likely)
+    are_rows = len(shape) - 1 in dims
+    programs = max(1, results if are_rows else -(-results // COLUMNS_A_PROGRAM))
+    slices = _slices(run, PROGRAMS_A_PLACE * idle // programs, likely)
+    if programs >= idle or slices <= 1:
+        return Refused(f"{programs} programs are enough, or the rows too short")
+    read = _bytes_read(facts, value, likely)
+    whole = read * idle / programs
+    partial = 2 * slices * results * result.dtype.itemsize_bytes
+    split = read * max(1.0, idle / (programs * slices)) + memory.launch_bytes + partial
+    if whole < _MIN_GAIN * split:
+        return Refused(f"{read} bytes are too few to split")
+    reason = (
+        f"{programs} programs would take as long as memory for {round(whole)} bytes,"
+        f" {programs * slices} programs and a second kernel as long as for {round(split)}"
+    )
+    return Split(run, slices, reason)
+
+
+def _runs(shape: tuple[Expr, ...], dims: tuple[int, ...]) -> list[Run]:
+    runs: list[Run] = []
+    for dim in dims:
+        if runs and runs[-1].stop == dim:
+            runs[-1] = Run(runs[-1].start, dim + 1, runs[-1].extent * shape[dim])
+        else:
+            runs.append(Run(dim, dim + 1, shape[dim]))
+    return runs
+
+
+def _slices(run: Run, wanted: int, likely: Mapping[str, int]) -> int:
+    """A power of two; for a known extent another number near it, if that divides the extent."""
+    extent = likely_elems((run.extent,), likely)
+    most = min(MAX_SLICES, extent // MIN_SLICE)
+    slices = 1
+    while slices < wanted and 2 * slices <= most:
+        slices *= 2
+    if run.extent.is_constant:
+        near = [*range(slices, 2 * slices), *range(slices - 1, slices // 2, -1)]
+        slices = next((n for n in near if extent % n == 0 and n <= most), slices)
+    return slices
+
+
+def _bytes_read(facts: GraphFacts, value: int, likely: Mapping[str, int]) -> int:
+    """The bytes of the tensors from which pointwise prims and views compute a value.
+
+    Tensors that are much smaller than the value are left out: caches hold them.
+    """
+    least = likely_elems(facts.types[value].shape, likely) // 2
+    seen = {value}
+    pending = [value]
+    total = 0
+    while pending and len(seen) < _MAX_VISITED:
+        current = pending.pop()
+        spend()
+        node = facts.producers.get(current)
+        if node is not None and (node.op in SCALAR_OPS or node.op in VIEW_OPS):
+            fresh = [v for v in operands(node) if v not in seen]
+            seen.update(fresh)
+            pending.extend(fresh)
+            continue
+        tensor = facts.types.get(current)
+        elems = 0 if tensor is None else likely_elems(tensor.shape, likely)
+        if tensor is not None and elems >= least and (node is None or node.op != "full"):
+            total += elems * tensor.dtype.itemsize_bytes
+    return total
+
+
+def slice_length(run: Run, slices: int) -> tuple[Expr, bool]:
+    """The elements of each slice, and whether the slices hold exactly the elements of the run."""
+    length = (run.extent + (slices - 1)) // slices
+    return length, run.extent.is_constant and run.extent.constant % slices == 0

@@ -1,0 +1,95 @@
+"""Which reductions are split, into how many slices, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import symbol
+from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.choose_splits import choose_splits
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
+from tests.support.prims_graphs import Maker, tensor
+
+H200 = target_facts("cuda:sm_90a")
+
+COLUMNS_AND_ROWS = """\
+graph prims 1
+%0: f32[8192, 768]@[768, 1] = input "x"
+%1: f32[768] = sum(%0; dims=[0]) from [0]
+%2: f32[8192] = sum(%0; dims=[1]) from [1]
+return %1: f32[768]@[1], %2: f32[8192]@[1]
+"""
+
+
+@pytest.mark.golden
+def test_columns_are_split_and_rows_stay_whole() -> None:
+    assert_golden(
+        before_and_after("choose-splits", COLUMNS_AND_ROWS, "cuda:sm_90a"),
+        """\
+-- before choose-splits: graph
+graph prims 1
+%0: f32[8192, 768]@[768, 1] = input "x"
+%1: f32[768] = sum(%0; dims=[0]) from [0]
+%2: f32[8192] = sum(%0; dims=[1]) from [1]
+return %1: f32[768]@[1], %2: f32[8192]@[1]
+-- after: splits
+%1: 64 slices of axes 0 to 0
+note: split: sum of a reduction (0) in 64 slices: 12 programs would take as long as memory for 276824064 bytes, 768 programs and a second kernel as long as for 33947648
+""",
+    )
+
+
+def slices(kind: TensorType, dims: tuple[int, ...], op: str = "sum", target=H200) -> list[int]:
+    make = Maker([SizeSymbol("s0", 2, None)])
+    y = make.add(op, make.add_input(kind), dims=dims)
+    return [split.slices for split in choose_splits(make.returning(y), target).by_value.values()]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims", "expected"),
+    [
+        ((8192, 768), (0,), [64]),
+        ((8192, 3072), (0,), [16]),
+        ((32768, 64), (0,), [512]),
+        ((8192, 768), (0, 1), [512]),
+        ((8, 1024, 768), (0, 1), [64]),
+        ((64, 64), (0,), []),  # too few bytes
+        ((8192, 8192 + 256), (0,), []),  # 132 programs are enough
+        ((65536, 768), (1,), []),  # one program for each row
+        ((4, 8, 1 << 20), (0, 2), [128]),  # the longest run of axes is split
+        ((7 * 1024, 768), (0,), [64]),
+    ],
+)
+def test_slices_follow_from_the_shape(shape, dims, expected) -> None:
+    assert slices(tensor(*shape), dims) == expected
+
+
+def test_a_prime_extent_gets_a_power_of_two() -> None:
+    assert slices(tensor(8191, 768), (0,)) == [64]
+
+
+def test_a_dynamic_extent_gets_slices_by_its_likely_size() -> None:
+    assert slices(tensor(symbol("s0") * 8, 768), (0,)) == [64]
+
+
+def test_indices_over_axes_that_are_apart_stay_whole() -> None:
+    assert slices(tensor(64, 8, 1 << 16), (0, 2), "argmax") == []
+    assert slices(tensor(64, 1 << 16, 8), (0, 1), "argmax") != []
+
+
+def test_a_target_without_the_fact_splits_nothing() -> None:
+    cpu = target_facts("cpu:x86-64-v3")
+    assert slices(tensor(8192, 768), (0,), target=cpu) == []
+
+
+def test_small_operands_of_a_pointwise_prologue_do_not_count() -> None:
+    make = Maker()
+    x = make.add_input(tensor(8192, 768, dtype=DType.BF16))
+    wide = make.add("convert", x, dtype=DType.F32)
+    y = make.add("sum", make.add("mul", wide, wide), dims=(0,))
+    (note,) = choose_splits(make.returning(y), H200).notes
+    whole = 8192 * 768 * 2 * 132 // 12
+    assert f"12 programs would take as long as memory for {whole} bytes" in note
