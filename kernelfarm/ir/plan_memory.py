@@ -12,11 +12,11 @@ from kernelfarm.ir.program_ir import Buffer, BufferKind, DrawSeeds, Launch, Plan
 class PlanMemory:
     """What a call allocates, for one assignment of the sizes.
 
-    The arena and the outputs exist from the start of a call, an extern result from its step to its
-    last use. `peak_bytes` is what all of them take at `peak_step`, where they take most.
-    `extern_bytes` are the extern results of that step. `least_arena_bytes` and `least_bytes` are
-    lower bounds of arena and peak for this order of steps: no arena is smaller than the temporaries
-    that are alive at one step.
+    The arena exists from the start of a call, an output from its first use, an extern result from
+    its step to its last use. `peak_bytes` is what all of them take at `peak_step`, where they take
+    most; `output_bytes` and `extern_bytes` are the outputs and extern results of that step.
+    `least_arena_bytes` and `least_bytes` are lower bounds of arena and peak for this order of
+    steps: no arena is smaller than the temporaries that are alive at one step.
     """
 
     arena_bytes: int
@@ -38,15 +38,16 @@ def plan_memory(plan: Plan, sizes: Mapping[str, int]) -> PlanMemory:
     count = len(plan.steps) + 1
     temporary = _live_bytes(plan, uses, sizes, (BufferKind.TEMPORARY, count))
     extern = _live_bytes(plan, uses, sizes, (BufferKind.EXTERN, count))
-    peak_step = max(range(count), key=extern.__getitem__)
-    outputs = sum(_bytes(b, sizes) for b in plan.buffers if b.kind is BufferKind.OUTPUT)
+    output = _live_bytes(plan, uses, sizes, (BufferKind.OUTPUT, count))
+    apart = [e + o for e, o in zip(extern, output, strict=True)]
+    peak_step = max(range(count), key=apart.__getitem__)
     return PlanMemory(
         arena_bytes=plan.arena_bytes.evaluate(sizes),
-        output_bytes=outputs,
+        output_bytes=output[peak_step],
         extern_bytes=extern[peak_step],
         peak_step=peak_step,
         least_arena_bytes=max(temporary),
-        least_bytes=outputs + max(t + e for t, e in zip(temporary, extern, strict=True)),
+        least_bytes=max(t + a for t, a in zip(temporary, apart, strict=True)),
     )
 
 
@@ -85,6 +86,7 @@ def _live_bytes(
     for buffer in plan.buffers:
         if buffer.kind is kind and buffer.name in uses:
             first, last = uses[buffer.name]
+            last = count - 1 if kind is BufferKind.OUTPUT else last
             changes[first] += _bytes(buffer, sizes)
             changes[last + 1] -= _bytes(buffer, sizes)
     live, found = 0, []

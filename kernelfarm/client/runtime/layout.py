@@ -12,7 +12,14 @@ from kernelfarm.client.runtime.views import SizedBuffer, Sizes, View, sized_buff
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import TensorType
-from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES, BufferKind, Launch, TensorView
+from kernelfarm.ir.plan_memory import buffer_uses
+from kernelfarm.ir.program_ir import (
+    ARENA_ALIGNMENT_BYTES,
+    BufferKind,
+    Launch,
+    Plan,
+    TensorView,
+)
 
 POINTER_BYTES = 8
 
@@ -36,25 +43,27 @@ class OutputLayout:
     value: int | None = None
 
 
-_ADDRESS_ORDER = (
-    (BufferKind.INPUT, BufferKind.CONSTANT, BufferKind.OUTPUT),
-    (BufferKind.EXTERN,),
-    (BufferKind.TEMPORARY,),
-)
+MIN_LATE_BYTES = 1 << 14
+"""Judgement: smaller outputs are made together at the start of a call, which takes less time."""
 
 
 class PointerTable:
     """The layout of one C array with the pointers of all launches; each launch reads its own range.
 
     `known` are the buffers whose addresses are known before the first step. In a call's list of
-    addresses they come first, then one 0 for each extern result (`kept_count`), then temporaries.
+    addresses they come first, then one 0 for each extern result and each output that is made later
+    (`kept_count`), then temporaries.
     `firsts` has the index of each launch's first pointer; `table_indices` has the indices of each
     buffer's pointers.
     """
 
-    def __init__(self, launches: list[tuple[SizedBuffer, ...]]) -> None:
+    def __init__(
+        self, launches: list[tuple[SizedBuffer, ...]], late: Mapping[int, int] | None = None
+    ) -> None:
         used = {buffer.index: buffer for buffers in launches for buffer in buffers}
-        groups = [sorted(i for i, s in used.items() if s.kind in kinds) for kinds in _ADDRESS_ORDER]
+        groups: tuple[list[int], list[int], list[int]] = [], [], []
+        for index in sorted(used):
+            groups[_address_group(used[index], late or {})].append(index)
         self.known, kept, self.temporaries = groups
         self.kept_count = len(kept)
         numbers = {index: number for number, index in enumerate(i for g in groups for i in g)}
@@ -71,6 +80,12 @@ class PointerTable:
         self.pick = picker(order)
 
 
+def _address_group(buffer: SizedBuffer, late: Mapping[int, int]) -> int:
+    if buffer.kind is BufferKind.TEMPORARY:
+        return 2
+    return 1 if buffer.kind is BufferKind.EXTERN or buffer.index in late else 0
+
+
 class Layout:
     """Buffers, views and tables of a program under one assignment of its symbols.
 
@@ -78,17 +93,22 @@ class Layout:
     extern results and temporaries, so that a call's list of tensors grows in this order. `sizes`
     are the values of the plan's symbols, `traced_sizes` those of the captured graph's: one plan
     serves every graph with the same canonical form, and these differ in the names of symbols.
+
+    `late` has, by index, the first step that uses each large output that no earlier step needs; the
+    other outputs are made at the start of a call.
     """
 
     def __init__(self, program: BoundProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
         plan = program.plan
         self.sizes: Mapping[str, int] = dict(sizes)
         self.traced_sizes: Mapping[str, int] = dict(traced_sizes)
-        ordered = sorted(plan.buffers, key=lambda b: _ORDER[b.kind])
+        late = _late_outputs(plan, self.sizes)
+        ordered = sorted(plan.buffers, key=lambda b: (_ORDER[b.kind], b.name in late))
         buffers = [sized_buffer(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.read = [s for s in buffers if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
         self.by_index = buffers
+        self.late = {self.buffers[name].index: step for name, step in late.items()}
         self.temporaries = [s for s in buffers if s.kind is BufferKind.TEMPORARY]
         self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)
         self._check_arena()
@@ -102,7 +122,8 @@ class Layout:
                 tuple(self.buffers[name] for name in step.buffers)
                 for step in plan.steps
                 if isinstance(step, Launch)
-            ]
+            ],
+            self.late,
         )
 
     def _check_arena(self) -> None:
@@ -140,6 +161,18 @@ class Layout:
         if whole and views[0].span_elems() == buffer.size_elems:
             return OutputBuffer(buffer, views[0].shape, views[0].strides)
         return OutputBuffer(buffer, (buffer.size_elems,), (1,))
+
+
+def _late_outputs(plan: Plan, sizes: Sizes) -> dict[str, int]:
+    uses = buffer_uses(plan)
+    found = {}
+    for buffer in plan.buffers:
+        first, _ = uses.get(buffer.name, (0, 0))
+        is_output = buffer.kind is BufferKind.OUTPUT and 0 < first < len(plan.steps)
+        size = buffer.dtype.itemsize_bytes * buffer.size_elems.evaluate(sizes) if is_output else 0
+        if size >= MIN_LATE_BYTES:
+            found[buffer.name] = first
+    return found
 
 
 _ORDER = {

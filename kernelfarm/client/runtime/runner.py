@@ -134,7 +134,11 @@ class _SizedProgram:
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
         self._context = program.loader.context
-        self._make = [maker(m.shape, m.strides, m.buffer.dtype, device) for m in layout.made]
+        self._make = [
+            maker(m.shape, m.strides, m.buffer.dtype, device)
+            for m in layout.made
+            if m.buffer.index not in layout.late
+        ]
         self._kept = [0] * layout.table.kept_count
         self._states = _FreeStates()
 

@@ -13,6 +13,7 @@ import torch
 
 from kernelfarm.client.capture.operator_names import wire_name
 from kernelfarm.client.loaders.variants import bind_variants
+from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime.call_state import CallState, MakeStep, PlanSteps, Step
 from kernelfarm.client.runtime.extern_node import ExternNode, is_contiguous
 from kernelfarm.client.runtime.extern_steps import (
@@ -23,7 +24,7 @@ from kernelfarm.client.runtime.extern_steps import (
     on_whole_units,
 )
 from kernelfarm.client.runtime.inputs import input_layouts
-from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout
+from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, OutputBuffer
 from kernelfarm.client.runtime.picks import Form, Formed
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
@@ -54,8 +55,12 @@ class StepBuilder:
         self._dropped: list[int] = []
         self._makers: list[MakeStep] = []
         self._names: list[str] = []
+        made = {m.buffer.index: m for m in layout.made}
         unused = last_uses(program.plan, layout, with_inputs=drops_inputs)
         for number, step in enumerate(program.plan.steps):
+            for index, first in layout.late.items():
+                if first == number:
+                    self._add(self._making(made[index]), "make")
             self._dropped = list(unused.get(number, ()))
             self._add(self._step(step), self._name(step))
             if self._dropped:
@@ -86,6 +91,26 @@ class StepBuilder:
         index, first = self.value_index(view)
         made = self.new_value()
         return made, [*first, (made, index, form)]
+
+    def _making(self, output: OutputBuffer) -> MakeStep:
+        """A step that allocates an output."""
+        device = self._program.captured.device
+        make = maker(output.shape, output.strides, output.buffer.dtype, device)
+        index = output.buffer.index
+        table_indices = self._layout.table.table_indices.get(index, [])
+
+        def bound(state: CallState) -> Step:
+            values, table = state.values, state.table
+
+            def run() -> None:
+                tensor = values[index] = make()
+                address = tensor.data_ptr()
+                for table_index in table_indices:
+                    table[table_index] = address
+
+            return run
+
+        return bound
 
     def _add(self, make: MakeStep, name: str) -> None:
         self._makers.append(make)

@@ -15,6 +15,7 @@ from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.runtime import arena, extern_node
+from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.dtypes import DType
@@ -261,6 +262,42 @@ def test_a_large_extern_result_is_dropped_after_its_last_use(monkeypatch):
     (result,) = PlanRunner(program(captured, plan, [])[0])((x, w))
     torch.testing.assert_close(result, function(x, w))
     assert alive == [0, 1, 1]
+
+
+def test_a_large_output_is_made_before_the_first_step_that_uses_it():
+    def function(x, w):
+        return -(x.exp() @ w)
+
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    captured = capture(make_fx(function)(x, w))
+    square = ((64, 64), (64, 1))
+    product = ExternCall(
+        1, "aten.mm.default", (view("tmp0", *square), view("in1", *square)),
+        (view("ext0", *square),), is_contraction=True,
+    )  # fmt: skip
+    plan = Plan(
+        "cpu:test",
+        (),
+        (
+            buffer("in0", BufferKind.INPUT, 4096, position=0),
+            buffer("in1", BufferKind.INPUT, 4096, position=1),
+            buffer("tmp0", BufferKind.TEMPORARY, 4096, offset_bytes=as_expr(0)),
+            buffer("ext0", BufferKind.EXTERN, 4096),
+            buffer("out0", BufferKind.OUTPUT, 4096, position=0),
+        ),
+        as_expr(4 * 4096),
+        ("fused_exp", "fused_neg"),
+        (Launch(0, ("in0", "tmp0")), product, Launch(1, ("ext0", "out0"))),
+        (view("out0", *square),),
+    )
+    kernels = [pointwise("fused_exp", "exp", 4096), pointwise("fused_neg", "neg", 4096)]
+    bound, _ = program(captured, plan, kernels)
+    assert list(Layout(bound, {}, {}).late.values()) == [2]
+    runner = PlanRunner(bound)
+    kept = [runner((x, w))[0] for _ in range(3)]
+    for result in kept:
+        torch.testing.assert_close(result, function(x, w))
+    assert len({result.data_ptr() for result in kept}) == 3
 
 
 def test_a_backward_call_empties_its_arguments_and_drops_inputs_after_their_last_use(monkeypatch):
