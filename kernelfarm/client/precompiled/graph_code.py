@@ -57,5 +57,5 @@ class GraphCode(OutputCode):
         if self._run is None and self.content is not None:
             self._run = loaded_graph(self.content)
 
-    def set_triton_bundle(self, triton_bundle: object) -> None:
+    def set_triton_bundle(self, _: object) -> None:
         """Does nothing: the farm has the kernels."""
