@@ -107,6 +107,7 @@ bench: setup ## Measure cold and warm starts, launches and models beside Inducto
 	$(BIN)/python -m benchmarks.cold_start
 	$(BIN)/python -m benchmarks.warm_start --models reference bert --rounds 1
 	$(BIN)/python -m benchmarks.launches
+	$(BIN)/python -m benchmarks.peak_memory
 	$(BIN)/python -m benchmarks.compile_time
 	$(BIN)/python -m benchmarks.models --inductor
 	$(BIN)/python -m benchmarks.cache
