@@ -55,7 +55,7 @@ class MemoryFacts:
     cache_sets: int | None = None
     cache_ways: int = 8
     saturating_programs: int | None = None
-    launch_bytes: int = 30000
+    launch_bytes: int = 4194304
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,10 @@ class ChannelsLastFacts:
     for up to 4 channels; a kind that is left out saves nothing.
     A convolution in one group of an image with up to `small_elems` elements saves nothing.
     `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
-    what a kernel costs more for each byte that it reads in one layout and stores in the other.
-    Without `has_gradients`, gradients of convolutions keep the layout that they have in eager.
+    what a kernel costs more for each byte that it reads in one layout and stores in the other, and
+    `launch_bytes` what another kernel costs, beyond those that channels last saves in the
+    framework. Without `has_gradients`, gradients of convolutions keep the layout that they have in
+    eager.
     """
 
     narrow_saves: tuple[tuple[str, float], ...] = ()
@@ -79,6 +81,7 @@ class ChannelsLastFacts:
     small_elems: int | None = None
     weight_costs: float | None = None
     turn_costs: float = 0.25
+    launch_bytes: int | None = None
     has_gradients: bool = True
 
 

@@ -46,7 +46,7 @@ def choose_layouts(graph: Graph, target: TargetFacts) -> Layouts:
     if not operators:
         return Layouts({}, {})
     images = images_of(facts, frames_of(facts), operators)
-    return _Chooser(facts, images, operators, target).chosen()
+    return _Chooser(facts, images, operators, target.channels_last).chosen()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,13 @@ class _Chooser:
         facts: GraphFacts,
         images: Images,
         operators: Mapping[int, ImageOperator],
-        target: TargetFacts,
+        gains: ChannelsLastFacts | None,
     ) -> None:
         self._facts = facts
         self._images = images
         self._operators = operators
-        self._gains = gains = target.channels_last
+        self._gains = gains
         self._turn = (gains or ChannelsLastFacts()).turn_costs
-        self._launch_bytes = target.memory.launch_bytes
         self._sizes = likely_sizes(facts.graph.symbols)
         self._costs = LabelCosts()
 
@@ -266,7 +265,8 @@ class _Chooser:
 
     def _copy(self, value: int) -> int:
         """What a copy of a value costs."""
-        return self._launch_bytes + _COPY * self._bytes(value)
+        launch = (self._gains or ChannelsLastFacts()).launch_bytes or 0
+        return launch + _COPY * self._bytes(value)
 
     def _bytes(self, value: int) -> int:
         tensor = self._facts.types[value]

@@ -20,7 +20,7 @@ from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.splits import Splits
 
 
-def report_fusion(
+def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
     splits: Splits,
     chosen: Materialization,
     layouts: Layouts,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,8 @@ from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.ir.renaming import with_values
-from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.pipeline import PASSES, Pass
 from tests.support.examples import examples
-from tests.support.optimizer_passes import TARGET
 from tests.support.random_graphs import Case, cases, run_extern
 from tests.support.random_updates import updating_cases
 
