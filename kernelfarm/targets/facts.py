@@ -68,7 +68,8 @@ class ChannelsLastFacts:
     the result has at most half the pixels along an axis, `grouped`, `depthwise`, and `few_channels`
     for up to 4 channels; a kind that is left out saves nothing.
     A convolution in one group of an image with up to `small_elems` elements saves nothing.
-    `weight_costs` is what channels-last weights cost more, for each of their bytes. `turn_costs` is
+    For each byte of weights, a convolution that saves something also saves `weight_saves` and costs
+    `weight_costs` more, unless both layouts of the weights are the same. `turn_costs` is
     what a kernel costs more for each byte that it reads in one layout and stores in the other, and
     `launch_bytes` what another kernel costs, beyond those that channels last saves in the
     framework. Without `has_gradients`, gradients of convolutions keep the layout that they have in
@@ -79,6 +80,7 @@ class ChannelsLastFacts:
     wide_saves: tuple[tuple[str, float], ...] = ()
     costs: tuple[tuple[str, float], ...] = ()
     small_elems: int | None = None
+    weight_saves: float | None = None
     weight_costs: float | None = None
     turn_costs: float = 0.25
     launch_bytes: int | None = None

@@ -22,9 +22,9 @@ from optimizer_svc.analysis.extern_layouts import (
     image_operator,
 )
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
-from optimizer_svc.analysis.image_memory import Images, images_of, stored_outputs
+from optimizer_svc.analysis.image_memory import WEIGHT_FRAME, Images, images_of, stored_outputs
 from optimizer_svc.analysis.index_maps import Index
-from optimizer_svc.analysis.memory_orders import framed_operands, frames_of
+from optimizer_svc.analysis.memory_orders import framed_operands, frames_of, is_ambiguous
 from optimizer_svc.analysis.minimum_cut import FOREVER, LabelCosts
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
@@ -145,14 +145,13 @@ class _Chooser:
         moved = sum(self._bytes(values[number]) for number in operator.images)
         moved += sum(self._bytes(node.results[n]) for n in operator.image_results)
         rates = gains.narrow_saves if image.dtype.itemsize_bytes == 2 else gains.wide_saves
-        weight_costs = (gains.weight_costs or 0) * self._bytes(values[operator.weight])
-        is_plain = is_same_layout(
-            weight.shape,
-            contiguous_strides(weight.shape),
-            self._images.strides(values[operator.weight], is_last=True),
-        )
-        lost = dict(gains.costs).get(kind, 0) * moved + (0 if is_plain else weight_costs)
-        return round(dict(rates).get(kind, 0) * moved), round(lost)
+        saved = dict(rates).get(kind, 0) * moved
+        lost = dict(gains.costs).get(kind, 0) * moved
+        if not is_ambiguous(weight.shape, WEIGHT_FRAME):
+            weight_bytes = self._bytes(values[operator.weight])
+            saved += (gains.weight_saves or 0) * weight_bytes if saved else 0
+            lost += (gains.weight_costs or 0) * weight_bytes
+        return round(saved), round(lost)
 
     def _add_kernel(self, node: Node) -> None:
         """Adds the costs of a kernel that reads one layout and stores the other."""

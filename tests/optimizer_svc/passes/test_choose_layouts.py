@@ -52,7 +52,7 @@ strides %4: [4096, 1, 256, 16]
 strides %5: [2048, 1, 128, 8]
 copy operand 0 of node 0: [2048, 1, 128, 8]
 copy operand 1 of node 0: [72, 1, 24, 8]
-note: layout of aten.convolution.default (node 0): channels last; channels last saves as much as 49152 bytes from memory in the framework, and costs 0; copies of operands move 20992
+note: layout of aten.convolution.default (node 0): channels last; channels last saves as much as 53760 bytes from memory in the framework, and costs 0; copies of operands move 20992
 note: layout of aten.convolution.default (node 1): channels last; channels last saves as much as 49152 bytes from memory in the framework, and costs 0; copies of operands move 0
 """,
     )
