@@ -2,16 +2,57 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kernelfarm.client.process.forks import PAUSE_S, pause_at_forks
 from kernelfarm.errors import UnavailableError
 
 if TYPE_CHECKING:
     import grpc
+
+StubT = TypeVar("StubT")
+
+
+class _Closing:
+    """Closed channels. gRPC crashes if a stub is made while its channel is closed, or later."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.closed: weakref.WeakSet[grpc.Channel] = weakref.WeakSet()
+
+
+_closing = _Closing()
+
+
+def _renew_after_fork() -> None:
+    """A thread of the parent may have held the lock."""
+    _closing.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+def stub_of(make: Callable[[grpc.Channel], StubT], channel: grpc.Channel) -> StubT:
+    """A stub for calls over a channel that another thread may close.
+
+    Raises:
+        UnavailableError: the channel was closed.
+    """
+    with _closing.lock:
+        if channel in _closing.closed:
+            raise UnavailableError("the channel was closed")
+        return make(channel)
+
+
+def _close(channel: grpc.Channel) -> None:
+    with _closing.lock:
+        _closing.closed.add(channel)
+        channel.close()
 
 
 class FarmChannel:
@@ -59,7 +100,7 @@ class FarmChannel:
         with self._condition:
             self._is_closed = True
             if self._channel is not None:
-                self._channel.close()
+                _close(self._channel)
 
     def pause(self) -> bool:
         """Ends all calls; new ones wait for `resume`. False if no channel was open."""
@@ -68,7 +109,7 @@ class FarmChannel:
             self.pauses += 1
             if self._channel is None:
                 return False
-            self._channel.close()
+            _close(self._channel)
             self._channel = None  # gRPC ends its threads when the last reference is gone
             self._condition.wait_for(lambda: not self._users, PAUSE_S)
             return True

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
 from kernelfarm.client.farm.call_retry import CallRetry
-from kernelfarm.client.farm.channel import FarmChannel
+from kernelfarm.client.farm.channel import FarmChannel, stub_of
 from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_program
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram
@@ -344,7 +344,7 @@ def _opened(settings: ClientSettings) -> grpc.Channel:
 def _stub(channel: grpc.Channel) -> CompileServiceStub:
     from kernelfarm.v1.compile_service_pb2_grpc import CompileServiceStub  # noqa: PLC0415
 
-    return CompileServiceStub(channel)
+    return stub_of(CompileServiceStub, channel)
 
 
 def _translated_errors(peer: str) -> AbstractContextManager[None]:

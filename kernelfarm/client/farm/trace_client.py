@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from kernelfarm import spans
 from kernelfarm.client.counters import count_refusal
+from kernelfarm.client.farm.channel import stub_of
 from kernelfarm.client.farm.client import MAX_BLOBS_IN_A_REQUEST, FarmClient
 from kernelfarm.errors import KernelfarmError, PoisonedBlobError
 from kernelfarm.ir.guards import CallerFacts
@@ -133,4 +134,4 @@ class TraceClient:
 def _stub(channel: grpc.Channel) -> TraceServiceStub:
     from kernelfarm.v1.trace_service_pb2_grpc import TraceServiceStub  # noqa: PLC0415 -- has gRPC
 
-    return TraceServiceStub(channel)
+    return stub_of(TraceServiceStub, channel)
