@@ -256,7 +256,7 @@ def package_name(module: fx.GraphModule) -> str | None:
 
 def is_caching_precompile() -> bool:
     """True if PyTorch stores packages by itself (`TORCH_CACHING_PRECOMPILE=1`)."""
-    return bool(torch._dynamo.config.caching_precompile)
+    return bool(import_module("torch._dynamo.config").caching_precompile)
 
 
 @contextmanager
