@@ -9,8 +9,8 @@ from kernelfarm.targets import target_facts
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.pipeline import optimize
-from tests.optimizer_svc.passes.test_choose_layouts import GPU, TWO_CONVOLUTIONS
 from tests.support.goldens import assert_golden
+from tests.support.image_graphs import GPU, TWO_CONVOLUTIONS
 from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import launches, sizes
 

@@ -12,23 +12,9 @@ from kernelfarm.targets import target_facts
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from tests.support.goldens import assert_golden
+from tests.support.image_graphs import GPU, TWO_CONVOLUTIONS
 from tests.support.optimizer_passes import before_and_after
 from tests.support.prims_graphs import sizes
-
-GPU = "cuda:sm_90a"
-TWO_CONVOLUTIONS = """\
-graph prims 1
-%0: f16[2, 8, 16, 16]@[2048, 256, 16, 1] = input "x"
-%1: f16[16, 8, 3, 3]@[72, 9, 3, 1] = input "w"
-%2: f16[8, 16, 1, 1]@[16, 1, 1, 1] = input "v"
-%3: f16[2, 16, 16, 16]@[4096, 256, 16, 1] = extern(%0, %1; is_contraction=true, node=0, \
-op="aten.convolution.default")
-%4: f16[2, 16, 16, 16] = tanh(%3)
-%5: f16[2, 8, 16, 16]@[2048, 256, 16, 1] = extern(%4, %2; is_contraction=true, node=1, \
-op="aten.convolution.default")
-%6: f16[2, 8, 16, 16] = exp(%5)
-return %6: f16[2, 8, 16, 16]@[2048, 256, 16, 1]
-"""
 
 
 @pytest.mark.golden
