@@ -76,9 +76,9 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     # Each width of a program with static sizes is compiled anew.
-    torch._dynamo.config.recompile_limit = 1000
-    torch._dynamo.config.accumulated_recompile_limit = 1000
-    return (_build if options.command == "build" else _run)(options)
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    with torch._dynamo.config.patch(limits):
+        return (_build if options.command == "build" else _run)(options)
 
 
 def _build(options: argparse.Namespace) -> int:
