@@ -147,7 +147,7 @@ class _Arms:
             return self._inductor
         if arm in ("disk", "package"):
             return self._ours
-        return self._ours | {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{unused}"}
+        return self._ours | {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{arm}-{unused}"}
 
     def _process(self, arm: str, environment: dict[str, str], modules: Path) -> Run:
         backend = "inductor" if arm in PEERS else "kernelfarm"
