@@ -20,7 +20,7 @@ from optimizer_svc.analysis.verdicts import Refused
 
 COLUMNS_A_PROGRAM = 64
 """Neighbouring columns that one program reduces."""
-PROGRAMS_A_PLACE = 4
+OVERSUBSCRIPTION = 4
 """Programs of a split reduction for each of those that use the whole bandwidth: several run on a
 multiprocessor, and all should end at about the same time."""
 MIN_SLICE = 16
@@ -67,7 +67,7 @@ def choose_split(
     results = likely_elems(result.shape, likely)
     are_rows = len(shape) - 1 in dims
     programs = max(1, results if are_rows else -(-results // COLUMNS_A_PROGRAM))
-    slices = _slices(run, PROGRAMS_A_PLACE * idle // programs, likely)
+    slices = _slices(run, OVERSUBSCRIPTION * idle // programs, likely)
     if programs >= idle or slices <= 1:
         return Refused(f"{programs} programs are enough, or the rows too short")
     read = _bytes_read(facts, value, likely)
