@@ -71,7 +71,8 @@ def build_gpu_kernel(
             chip has at every tiling.
     """
     variants = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)
-    return tuple(_build_variant(kernel, target, toolchain, variant) for variant in variants)
+    built = (_build_variant(kernel, target, toolchain, variant) for variant in variants)
+    return tuple(variant for variant in built if variant is not None)
 
 
 def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
@@ -91,38 +92,58 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
 
 def _build_variant(
     kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
-) -> BuiltKernel:
-    """Shrinks the tile until nothing spills and two programs fit a multiprocessor.
+) -> BuiltKernel | None:
+    """One variant; None if it assumes short rows, and the chip cannot hold them whole.
 
-    If no tile achieves that, the first of those that spill least is used.
+    Variants without this assumption read such rows in a loop.
     """
+    holds_rows = variant.width_limit is not None
     if calls_math(kernel, vendor_facts(target.vendor).compile_cost):
+        if holds_rows:
+            return None
         called = _with_calls(kernel, target, toolchain, variant)
         if called is not None:
             return _built(kernel, target, toolchain, variant, called)
-    best: _Attempt | None = None
-    for level in range(_MAX_TILINGS):
-        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
-        if tiling is None:
-            break
-        attempt = _compile(kernel, target, toolchain, variant, tiling)
-        if not _fits(attempt.usage, target):
-            continue
-        if best is None or attempt.usage.spills < best.usage.spills:
-            best = attempt
-        is_meant = sorts_rows(kernel) or is_long_loop(tiling)
-        is_crowded = _is_alone(attempt, target) and not is_meant
-        if not attempt.usage.spills and not is_crowded:
-            best = attempt
-            break
-    if best is None:
+    found = _best_tiling(kernel, target, toolchain, variant)
+    if holds_rows:
+        is_good = found is not None and _is_good(kernel, target, found)
+        return _built(kernel, target, toolchain, variant, found) if found and is_good else None
+    if found is None:
         gpu = target.section(GpuFacts)
         raise KernelRejectedError(
             f"kernel {kernel.name} needs more than {target.name} has at every tiling:"
             f" {gpu.max_shared_bytes} bytes of shared memory,"
             f" {gpu.max_registers} registers per thread"
         )
-    return _built(kernel, target, toolchain, variant, best)
+    return _built(kernel, target, toolchain, variant, found)
+
+
+def _best_tiling(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, variant: VariantPlan
+) -> _Attempt | None:
+    """Shrinks the tile until nothing spills and two programs fit a multiprocessor.
+
+    If no tile achieves that, the first of those that spill least.
+    """
+    best: _Attempt | None = None
+    for level in range(_MAX_TILINGS):
+        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        if tiling is None or (variant.width_limit is not None and not tiling.is_persistent):
+            break
+        attempt = _compile(kernel, target, toolchain, variant, tiling)
+        if not _fits(attempt.usage, target):
+            continue
+        if _is_good(kernel, target, attempt):
+            return attempt
+        if best is None or attempt.usage.spills < best.usage.spills:
+            best = attempt
+    return best
+
+
+def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
+    """True if nothing spills, and two programs fit a multiprocessor or one is meant to fill it."""
+    is_meant = sorts_rows(kernel) or is_long_loop(attempt.tiling)
+    return not attempt.usage.spills and (is_meant or not _is_alone(attempt, target))
 
 
 def _with_calls(

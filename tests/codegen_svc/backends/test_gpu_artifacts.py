@@ -158,12 +158,25 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
 
 
 def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
-    short, longer = build("cuda:sm_90a", "dynamic_softmax")[:2]
-    for built, limit in ((short, 1024), (longer, 4096)):
+    limits = (512, 1024, 4096, 8192)
+    variants = build("cuda:sm_90a", "dynamic_softmax")
+    assert len(variants) == len(limits) + 3
+    for built, limit in zip(variants, limits, strict=False):
         assert dict(built.launch.extras)["form"] == "persistent"
         assert built.launch.rblock_elems == limit
         bounds = [a for a in built.guard if a.op is GuardOp.LE]
         assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
+
+
+def test_rows_that_a_chip_cannot_hold_have_no_variant_that_holds_them() -> None:
+    most = target_facts("rocm:gfx942").section(GpuFacts).max_persistent_elems
+    held = [
+        built.launch.rblock_elems
+        for built in build("rocm:gfx942", "dynamic_softmax")
+        if any(a.op is GuardOp.LE for a in built.guard)
+    ]
+    assert held == [512, 1024, 4096, 8192]
+    assert held[-1] == most
 
 
 def test_rows_that_would_fill_a_multiprocessor_alone_are_looped() -> None:
