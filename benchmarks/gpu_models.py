@@ -3,7 +3,8 @@
 `build` compiles by a farm into a folder, without a GPU. `run` needs that folder and a GPU, but no
 farm. For each model it reports the largest error against float64, eager's own error, and the time
 of a call in three alternating arms: as Python calls it (Python, launches and kernels), and replayed
-as a CUDA graph (kernels alone).
+as a CUDA graph (kernels alone). For a training step, which is not replayed, the errors are those of
+all gradients.
 
 Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...]
        python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--no-inductor]
@@ -20,11 +21,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.timing import median_ms, replayed
-from examples.large_models import LARGE
+from benchmarks.timing import Call, median_ms, replayed
+from examples.large_models import LARGE, TRAINED, large_model
 from examples.model_zoo import MODELS as ZOO
 from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
@@ -68,19 +70,20 @@ def main() -> int:
 
 def names() -> list[str]:
     """The models that can be measured."""
-    return ["reference", *LARGE, *ZOO]
+    return ["reference", *LARGE, *TRAINED, *ZOO]
 
 
-def sources(wanted: list[str]) -> Iterator[tuple[str, torch.dtype, RealInput]]:
-    """The models with their types: small ones in both half types, large ones in bfloat16."""
+def sources(wanted: list[str], device: str) -> Iterator[tuple[str, torch.dtype, RealInput]]:
+    """The models with their types: small ones in both half types, the others in bfloat16."""
     for name in wanted:
-        for dtype in DTYPES:
-            if name in ZOO:
-                yield name, dtype, model_of(name, dtype)
-            elif dtype is torch.bfloat16:
-                source = LARGE[name]() if name in LARGE else reference_model()
-                args = tuple(a.to(dtype) if a.is_floating_point() else a for a in source.args)
-                yield name, dtype, RealInput(name, source.model.to(dtype), args)
+        for dtype in DTYPES if name in ZOO else (torch.bfloat16,):
+            if name in LARGE or name in TRAINED:
+                yield name, dtype, large_model(name, dtype, device)
+                continue
+            source = model_of(name, dtype) if name in ZOO else reference_model()
+            args = tuple(a.to(dtype) if a.is_floating_point() else a for a in source.args)
+            moved = tuple(a.to(device) for a in args)
+            yield name, dtype, RealInput(name, source.model.to(device, dtype), moved)
 
 
 def build(options: argparse.Namespace) -> int:
@@ -94,17 +97,41 @@ def build(options: argparse.Namespace) -> int:
 
 
 def _captured(wanted: list[str]) -> Iterator[tuple[str, list[Graph]]]:
-    for name, dtype, source in sources(wanted):
+    for name, dtype, source in sources(wanted, "cpu"):
         yield f"{name} {dtype}", graphs_of(source, runs=False)
 
 
 def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
-    """The model's graphs on the device of its weights."""
+    """The model's graphs on the device of its weights, with those of gradients for a training."""
     found: list[CapturedGraph] = []
     torch._dynamo.reset()
-    with torch.no_grad():
-        torch.compile(source.model, backend=recording(found, runs=runs))(*source.args)
+    function = torch.compile(source.model, backend=recording(found, runs=runs))
+    _step(source, function)() if source.name in TRAINED else _inferred(function, source.args)()
     return [captured.graph for captured in found]
+
+
+def _inferred(function: Callable[..., torch.Tensor], args: tuple[Any, ...]) -> Call:
+    """A call of an inference."""
+
+    def call() -> torch.Tensor:
+        with torch.no_grad():
+            return function(*args)
+
+    return call
+
+
+def _step(source: RealInput, function: Callable[..., torch.Tensor]) -> Call:
+    """A forward and a backward pass, from which each weight has a new gradient."""
+    weights = list(source.model.parameters())
+
+    def call() -> torch.Tensor:
+        for weight in weights:
+            weight.grad = None
+        loss = function(*source.args)
+        loss.backward()
+        return loss
+
+    return call
 
 
 def run(options: argparse.Namespace) -> int:
@@ -113,14 +140,15 @@ def run(options: argparse.Namespace) -> int:
     arms = ("kernelfarm",) if options.no_inductor else ("kernelfarm", "inductor")
     print(torch.cuda.get_device_name(), torch.__version__)
     with offline(options.folder) as prepared:
-        for name, dtype, source in sources(options.models):
+        for name, dtype, source in sources(options.models, "cuda"):
+            if f"{name} {dtype}" not in prepared.graphs:
+                continue
             row = Measured(name, str(dtype).removeprefix("torch."))
-            moved = RealInput(name, source.model.cuda(), tuple(a.cuda() for a in source.args))
             try:
-                _measure(row, moved, arms)
+                _measure(row, source, arms)
             except Exception as error:  # a model that fails is one row of the table
                 row.failure = "".join(traceback.format_exception_only(error)).strip()[:600]
-                texts = [canonical_text(graph) for graph in graphs_of(moved, runs=True)]
+                texts = [canonical_text(graph) for graph in graphs_of(source, runs=True)]
                 if texts != prepared.graphs.get(f"{name} {dtype}"):
                     row.other_graphs = texts
             rows.append(row)
@@ -131,33 +159,48 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measure(row: Measured, source: RealInput, arms: tuple[str, ...]) -> None:
-    model, args = source.model, source.args
-    with torch.no_grad():
-        eager = model(*args)
-        exact = _exact(source)
-        calls: dict[str, Callable[[], torch.Tensor]] = {"eager": lambda: model(*args)}
-        for arm in arms:
-            torch._dynamo.reset()
+    is_trained = source.name in TRAINED
+    exact = _exact(source)
+    row.largest = float(exact.abs().max())
+    calls: dict[str, Call] = {}
+    for arm in ("eager", *arms):
+        torch._dynamo.reset()
+        function: Callable[..., torch.Tensor] = source.model
+        if arm != "eager":
             options = {"mode": "strict", "timeout_s": 2.0} if arm == "kernelfarm" else None
-            compiled = torch.compile(model, backend=arm, options=options)
-            result = compiled(*args)
-            if arm == "kernelfarm":
-                row.error, row.eager_error = _error(result, exact), _error(eager, exact)
-                row.largest = float(exact.abs().max())
-            calls[arm] = lambda compiled=compiled: compiled(*args)
-        row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+            function = torch.compile(source.model, backend=arm, options=options)
+        calls[arm] = _step(source, function) if is_trained else _inferred(function, source.args)
+        result = calls[arm]()
+        if arm == "inductor":
+            continue
+        error = _error(_gradients(source.model) if is_trained else result, exact)
+        if arm == "eager":
+            row.eager_error = error
+        else:
+            row.error = error
+    row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+    if not is_trained:
         graphs = {arm: replayed(call) for arm, call in calls.items()}
         row.graph_ms = median_ms(graphs, "cuda", rounds=ROUNDS, calls=CALLS)
 
 
 def _exact(source: RealInput) -> torch.Tensor:
     wide = tuple(a.double() if a.is_floating_point() else a for a in source.args)
-    result: torch.Tensor = copy.deepcopy(source.model).double()(*wide)
-    return result
+    model = copy.deepcopy(source.model).double()
+    moved = RealInput(source.name, model, wide)
+    if source.name not in TRAINED:
+        return _inferred(model, wide)().double()
+    _step(moved, model)()
+    return _gradients(model)
+
+
+def _gradients(model: torch.nn.Module) -> torch.Tensor:
+    """Every gradient in a row, in float32. Shapes: (parameters,)."""
+    return torch.cat([weight.grad.float().flatten() for weight in model.parameters()])
 
 
 def _error(result: torch.Tensor, exact: torch.Tensor) -> float:
-    return float((result.double() - exact).abs().max())
+    return float((result.to(exact.dtype) - exact).abs().max())
 
 
 def _is_good(row: Measured) -> bool:

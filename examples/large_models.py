@@ -1,37 +1,75 @@
 """Models of public families with layers of real widths, for fast devices.
 
-They have random weights from configs and four layers each, so that they are built in seconds.
+They have random weights from configs, in the default type and on the default device of PyTorch.
+Convolutional networks have all their layers. Transformers have four equal layers of the published
+width, except GPT-2, which has its twelve: their time grows with the number of layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 
+from examples.diffusion_unet import DiffusionUNet
 from examples.model_zoo import FirstResult, WithStaticCache, built
 from examples.real_inputs import VOCABULARY, RealInput
 
 LAYERS = 4
 TOKENS = 512
 CACHED_TOKENS = 1024
+IMAGES = 32
+PIXELS = 224
 
 
-def _llama() -> nn.Module:
-    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_attention_heads": 16}
-    more = {"num_key_value_heads": 4, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY}
-    return built("Llama", "ForCausalLM", **sizes, **more)
+class WithLoss(nn.Module):
+    """A causal language model with the loss of predicting each next token."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Shapes: ids: (batch, tokens) -> ()."""
+        logits = self.model(input_ids=ids, use_cache=False).logits
+        return functional.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
 
 
-def _cached(name: str, tokens: int, position: int) -> RealInput:
-    model = WithStaticCache(_llama(), CACHED_TOKENS).eval()
-    return RealInput(name, model, (_ids(1, tokens), torch.tensor(position)))
+def _llama(**sizes: int) -> nn.Module:
+    return built("Llama", "ForCausalLM", num_hidden_layers=LAYERS, **sizes)
 
 
-def _ids(batch: int, tokens: int) -> torch.Tensor:
-    return torch.randint(2, VOCABULARY, (batch, tokens), generator=_seeded())
+def _llama_of_2048() -> nn.Module:
+    sizes = {"hidden_size": 2048, "intermediate_size": 5632, "vocab_size": VOCABULARY}
+    return _llama(num_attention_heads=16, num_key_value_heads=4, **sizes)
+
+
+def _llama_of_4096() -> nn.Module:
+    """The widths of Llama 3 8B."""
+    sizes = {"hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
+    return _llama(num_attention_heads=32, num_key_value_heads=8, **sizes)
+
+
+def _cached(model: nn.Module, name: str, batch: int, tokens: int, position: int) -> RealInput:
+    cached = max(CACHED_TOKENS, position + tokens)
+    module = WithStaticCache(model, cached, batch).eval()
+    at = torch.tensor(position, device=torch.get_default_device())
+    return RealInput(name, module, (_ids(batch, tokens), at))
+
+
+def _ids(batch: int, tokens: int, vocabulary: int = VOCABULARY) -> torch.Tensor:
+    found = torch.randint(2, vocabulary, (batch, tokens), generator=_seeded(), device="cpu")
+    return found.to(torch.get_default_device())
+
+
+def _images(batch: int = IMAGES) -> torch.Tensor:
+    shape = (batch, 3, PIXELS, PIXELS)
+    found = torch.randn(shape, generator=_seeded(), device="cpu", dtype=torch.float32)
+    return found.to(torch.get_default_device(), torch.get_default_dtype())
 
 
 def _seeded() -> torch.Generator:
@@ -50,20 +88,96 @@ def _bert() -> RealInput:
 
 
 def _vit() -> RealInput:
-    sizes: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096, "image_size": 224}
+    sizes: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096, "image_size": PIXELS}
     more = {"num_attention_heads": 16, "num_hidden_layers": LAYERS, "patch_size": 16}
     model = FirstResult(
         built("ViT", "Model", **sizes, **more), "last_hidden_state", ("pixel_values",)
     )
+    return RealInput("vit-large", model.eval(), (_images(16),))
+
+
+def _convnet(name: str, family: str, *, is_channels_last: bool = False, **sizes: Any) -> RealInput:
+    model = built(family, "ForImageClassification", **sizes)
+    for module in model.modules():  # statistics as after training, instead of zeros and ones
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 1.5)
+    images = _images()
+    if is_channels_last:
+        model = model.to(memory_format=torch.channels_last)
+        images = images.to(memory_format=torch.channels_last)
+    return RealInput(name, FirstResult(model, "logits", ("pixel_values",)).eval(), (images,))
+
+
+def _unet() -> RealInput:
+    device, dtype = torch.get_default_device(), torch.get_default_dtype()
+    torch.manual_seed(0)
+    model = DiffusionUNet().eval()
+    latents = torch.randn(2, 4, 64, 64, device=device, dtype=dtype)
+    steps = torch.tensor([500, 500], device=device)
+    text = torch.randn(2, 77, 768, device=device, dtype=dtype)
+    return RealInput("diffusion-unet", model, (latents, steps, text))
+
+
+def _gpt2(layers: int = 12) -> nn.Module:
+    no_dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    return built("GPT2", "LMHeadModel", n_layer=layers, **no_dropout)
+
+
+def _gpt2_training() -> RealInput:
+    return RealInput("gpt2-training", WithLoss(_gpt2()).train(), (_ids(8, 1024, 50257),))
+
+
+def _llama_training() -> RealInput:
     return RealInput(
-        "vit-large", model.eval(), (torch.randn(16, 3, 224, 224, generator=_seeded()),)
+        "llama-training", WithLoss(_llama_of_2048()).train(), (_ids(4, 1024, VOCABULARY),)
     )
 
 
 LARGE: dict[str, Callable[[], RealInput]] = {
-    "llama-prefill-large": lambda: _cached("llama-prefill-large", TOKENS, 0),
-    "llama-decode-large": lambda: _cached("llama-decode-large", 1, TOKENS),
+    "llama-prefill-large": lambda: _cached(_llama_of_2048(), "llama-prefill-large", 1, TOKENS, 0),
+    "llama-decode-large": lambda: _cached(_llama_of_2048(), "llama-decode-large", 1, 1, TOKENS),
+    "llama-8b-prefill": lambda: _cached(_llama_of_4096(), "llama-8b-prefill", 1, 2048, 0),
+    "llama-8b-decode-1": lambda: _cached(_llama_of_4096(), "llama-8b-decode-1", 1, 1, TOKENS),
+    "llama-8b-decode-64": lambda: _cached(_llama_of_4096(), "llama-8b-decode-64", 64, 1, TOKENS),
     "bert-large": _bert,
     "vit-large": _vit,
+    "resnet-50": lambda: _convnet("resnet-50", "ResNet"),
+    "resnet-50-channels-last": lambda: _convnet(
+        "resnet-50-channels-last", "ResNet", is_channels_last=True
+    ),
+    "convnext-tiny": lambda: _convnet("convnext-tiny", "ConvNext"),
+    "efficientnet-b0": lambda: _convnet(
+        "efficientnet-b0",
+        "EfficientNet",
+        width_coefficient=1.0,
+        depth_coefficient=1.0,
+        hidden_dim=1280,
+    ),
+    "swin-tiny": lambda: _convnet("swin-tiny", "Swin"),
+    "diffusion-unet": _unet,
 }
-"""Models by name, in float32."""
+"""Inference by name."""
+
+TRAINED: dict[str, Callable[[], RealInput]] = {
+    "gpt2-training": _gpt2_training,
+    "llama-training": _llama_training,
+}
+"""Modules that return a loss, by name."""
+
+
+def large_model(name: str, dtype: torch.dtype, device: str) -> RealInput:
+    """A model of `LARGE` or `TRAINED` with weights of a type on a device."""
+    with _defaults(dtype, device):
+        return (LARGE | TRAINED)[name]()
+
+
+@contextmanager
+def _defaults(dtype: torch.dtype, device: str) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            yield
+    finally:
+        torch.set_default_dtype(before)

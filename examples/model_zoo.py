@@ -42,7 +42,7 @@ class WithStaticCache(nn.Module):
     Each call starts at `position` of the cache, so that calls can be repeated.
     """
 
-    def __init__(self, model: nn.Module, tokens: int = CACHED_TOKENS) -> None:
+    def __init__(self, model: nn.Module, tokens: int = CACHED_TOKENS, batch: int = 1) -> None:
         super().__init__()
         from transformers import StaticCache  # noqa: PLC0415 (takes seconds)
 
@@ -50,14 +50,15 @@ class WithStaticCache(nn.Module):
         self.cache = StaticCache(config=model.config, max_cache_len=tokens)
         heads = model.config.num_key_value_heads
         width = model.config.hidden_size // model.config.num_attention_heads
-        self.cache.early_initialization(1, heads, width, torch.float32, torch.device("cpu"))
+        dtype, device = torch.get_default_dtype(), torch.get_default_device()
+        self.cache.early_initialization(batch, heads, width, dtype, device)
         for number, layer in enumerate(self.cache.layers):
             self.register_buffer(f"keys_{number}", layer.keys.normal_())
             self.register_buffer(f"values_{number}", layer.values.normal_())
             self.register_buffer(f"length_{number}", layer.cumulative_length)
 
     def forward(self, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Shapes: ids: (1, tokens), position: () -> (1, tokens, vocabulary)."""
+        """Shapes: ids: (batch, tokens), position: () -> (batch, tokens, vocabulary)."""
         for layer in self.cache.layers:
             layer.cumulative_length.copy_(position)
         return self.model(input_ids=ids, past_key_values=self.cache, use_cache=True).logits

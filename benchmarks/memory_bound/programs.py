@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -120,9 +120,9 @@ class Case:
         return sum(each.numel() * each.element_size() for each in moved)
 
 
-def cases(elems: int) -> Iterator[Case]:
+def cases(elems: int, dtypes: Iterable[torch.dtype]) -> Iterator[Case]:
     """All cases; row programs have about `elems` elements."""
-    for dtype in (torch.bfloat16, torch.float16):
+    for dtype in dtypes:
         for name in ROW_PROGRAMS:
             for width in WIDTHS:
                 for is_varying in (False, True):
