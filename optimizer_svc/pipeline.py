@@ -29,6 +29,7 @@ from optimizer_svc.passes.order_steps import order_steps
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
+from optimizer_svc.passes.separate_biases import separate_biases
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
 from optimizer_svc.passes.split_reductions import split_reductions
@@ -48,6 +49,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),

@@ -140,7 +140,8 @@ _TABLE: tuple[Prim, ...] = (
     # run, for each index. Equal indices are one seed: the prim is a function like the others.
     Prim("seed", PrimKind.RANDOM, 0, ("index",)),
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
-    # on these tensors. Results as in the node's types, whose strides bind.
+    # on these tensors. Results as in the node's types, whose strides bind. A convolution that lacks
+    # its last tensor runs without its bias.
     Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),
 )
 

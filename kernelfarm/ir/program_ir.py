@@ -85,7 +85,8 @@ class Launch:
 class ExternCall:
     """A step of the client's framework: captured node number `node`, on other tensors.
 
-    `results` has one entry for each result of the node, None for an unused one.
+    `results` has one entry for each result of the node, None for an unused one. A convolution
+    whose `args` lack the last one runs without its bias.
     """
 
     node: int

@@ -161,7 +161,8 @@ class TargetFacts:
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
-    convolution keeps the layout that it has in eager.
+    convolution keeps the layout that it has in eager. `adds_biases_apart`: the framework adds the
+    bias of a convolution by a kernel of its own.
     """
 
     name: str
@@ -169,6 +170,7 @@ class TargetFacts:
     arch: str
     title: str
     max_sorted_elems: int | None = None
+    adds_biases_apart: bool = False
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()

@@ -233,7 +233,10 @@ class ExternStep(_message.Message):
     """True for matrix products, attention and convolutions."""
     @_builtins.property
     def args(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorView]:
-        """The tensor arguments of the node, in the order in which they occur; empty is allowed."""
+        """The tensor arguments of the node, in the order in which they occur; empty is allowed. The last
+        one of a convolution, its bias, may be missing: the client then calls it without a bias, which
+        a kernel of the plan adds.
+        """
 
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorView]:

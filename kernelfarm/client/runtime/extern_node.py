@@ -55,6 +55,9 @@ DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
 Their results may have other layouts: steps bring results into the planned layout."""
 
 
+_BIAS = 2
+"""The position of the bias among the arguments of `aten.convolution`."""
+
 _WIDENING = frozenset({torch.ops.aten.view_as_complex.default, torch.ops.aten.view.dtype})
 """Views that combine several elements into one: these must be adjacent and aligned."""
 
@@ -100,6 +103,17 @@ class ExternNode:
     def tensor_count(self) -> int:
         """The number of tensors that a run takes."""
         return self._count
+
+    @property
+    def has_bias(self) -> bool:
+        """True for a convolution with a bias, which is its last tensor."""
+        is_convolution = self.target is torch.ops.aten.convolution.default
+        return is_convolution and isinstance(self._args[_BIAS], _TensorPlaceholder)
+
+    def leave_out_bias(self) -> None:
+        """Runs the convolution without its bias, which a kernel of the plan adds."""
+        self._args[_BIAS] = None
+        self._count -= 1
 
     def was_contiguous(self, number: int) -> bool:
         """True if the tensor argument with this number was contiguous in the trace.

@@ -220,6 +220,8 @@ class StepBuilder:
                 " node's own operator"
             )
         node = ExternNode(traced[step.node], self._layout.traced_sizes)
+        if node.has_bias and node.tensor_count == len(step.args) + 1:
+            node.leave_out_bias()
         if node.tensor_count != len(step.args):
             raise InvalidGraphError(
                 f"plan: {len(step.args)} tensors for {own}, which takes {node.tensor_count}"
