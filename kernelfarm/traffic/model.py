@@ -3,6 +3,7 @@
 A block moves each sector that its points touch once: registers and the nearest cache keep it until
 the block is done, unless that cache has too few sets for lines at one distance. The next block
 moves its sectors again, from memory, or, if all data of the access are small enough, from a cache.
+Small data that stay in the nearest cache cost nothing again.
 
 Neighbouring threads or lanes access memory in one request, which takes a cache line for each run of
 elements. If an access is strided along them, the requests take longer than memory does.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, gcd, prod
+from math import ceil, gcd, inf, prod
 
 from kernelfarm.targets import MemoryFacts
 from kernelfarm.traffic.access_patterns import AccessPattern, KernelAccesses
@@ -20,6 +21,8 @@ from kernelfarm.traffic.access_patterns import AccessPattern, KernelAccesses
 # Judgement: a multiprocessor of an H100 takes a line of 128 bytes a cycle, and its share of
 # memory's bandwidth is 15 to 20 bytes. A core's first-level cache is faster still.
 _LINE_SPEEDUP = 6
+# Judgement: what fits a quarter of the nearest cache stays there while other data pass through it.
+_NEAR_SHARE = 4
 
 Block = Mapping[str, int]
 """The points of a block along each axis, the innermost first; axes that are left out have one."""
@@ -58,11 +61,19 @@ def moved(accesses: KernelAccesses, block: Block, memory: MemoryFacts) -> Moved:
         )
         everywhere = blocks * touched_bytes(pattern, block, memory.sector_bytes)
         again = max(0.0, everywhere - once)
-        is_cached = once <= memory.cache_bytes
-        cost += once + (again / memory.cache_speedup if is_cached else again)
+        cost += once + again / _rereading_speedup(once, memory)
         cost += blocks * _evicted_bytes(pattern, block, memory) / memory.cache_speedup
         least += once
     return Moved(round(cost), least)
+
+
+def _rereading_speedup(data_bytes: int, memory: MemoryFacts) -> float:
+    """How many times faster than memory later blocks read all data of an access again."""
+    if memory.cache_sets is not None:
+        near_bytes = memory.cache_sets * memory.cache_ways * memory.line_bytes
+        if data_bytes * _NEAR_SHARE <= near_bytes:
+            return inf
+    return memory.cache_speedup if data_bytes <= memory.cache_bytes else 1
 
 
 def request_cost_bytes(accesses: KernelAccesses, axes: Sequence[str], memory: MemoryFacts) -> int:

@@ -157,6 +157,8 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
     bounds = (Value("%first", I64), Value("%last", I64))
     counters = _start_counters(fn, index, plan.units, sizes)
 
+    writer.begin(sizes)
+
     def unit(number: Value) -> None:
         writer.write({**sizes, **_unit_axes(fn, plan.units, counters, number)})
         _advance(fn, index, plan.units, counters, sizes)

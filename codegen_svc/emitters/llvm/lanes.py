@@ -1,8 +1,8 @@
 """A unit that is a block of lanes: the innermost loop of every phase runs over part of an axis.
 
 Pointwise kernels have no phases, only a last loop that stores. With a reduction, a stack array
-holds the running value of each lane. No value is hoisted, because the others are cheap to compute
-again.
+holds the running value of each lane. Costly values that depend on the lane alone are computed
+before the first unit (`lane_constants.py`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from codegen_svc.emitters.llvm.accumulate import (
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.guided import PartialResult
 from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
-from codegen_svc.emitters.llvm.schedule import WIDE_SUM_EXTENT, Accumulator, Phase
-from codegen_svc.emitters.llvm.text import DOUBLE, I64, Value, floating, integer
+from codegen_svc.emitters.llvm.schedule import WIDE_SUM_EXTENT, Accumulator, Phase, value_dtype
+from codegen_svc.emitters.llvm.text import DOUBLE, I64, FunctionText, Value, floating, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
 from kernelfarm.dtypes import DType
@@ -29,6 +29,30 @@ from kernelfarm.ir.loop_ir import Axis
 
 LANE = "lane"
 LaneBody = Callable[[Scope], None]
+
+
+class _Kept:
+    """An array on the stack, with the value of a statement for each lane."""
+
+    def __init__(self, fn: FunctionText, number: int, dtype: DType, lane: Axis) -> None:
+        self.number = number
+        self._fn, self._dtype, self._lane = fn, dtype, lane
+        count = max(lane.extent.as_int(), 2)
+        self._array = fn.alloca(f"kept{number}", memory_type(dtype), count)
+
+    def write(self, value: Value, scope: Scope) -> None:
+        """Stores the value of the scope's lane."""
+        stored = to_memory(self._fn, value, self._dtype)
+        self._fn.store(stored, self._address(scope), self._dtype.itemsize_bytes)
+
+    def read(self, scope: Scope) -> Value:
+        """Loads the value of the scope's lane."""
+        kind, size = memory_type(self._dtype), self._dtype.itemsize_bytes
+        return from_memory(self._fn, self._fn.load(kind, self._address(scope), size), self._dtype)
+
+    def _address(self, scope: Scope) -> Value:
+        at = scope.symbols[self._lane.name]
+        return self._fn.element(memory_type(self._dtype), self._array, at)
 
 
 class LaneWriter:
@@ -47,6 +71,25 @@ class LaneWriter:
         self._writer = context.value_writer(
             self._read_reduction, self._step_scan, lambda n, value, scope: None
         )
+
+    def begin(self, sizes: dict[str, Value]) -> None:
+        """Writes what precedes all units: the values that depend on the lane alone."""
+        kernel, fn, lane = self._context.kernel, self._fn, self._lane
+        kept = []
+        for number in self._context.schedule.lane_constants:
+            dtype = value_dtype(kernel, number)
+            kept.append(_Kept(fn, number, dtype, lane))
+        if not kept:
+            return
+
+        def point(i: Value) -> None:
+            scope = Scope({**sizes, lane.name: i})
+            for each in kept:
+                each.write(self._writer.value(each.number, scope), scope)
+
+        extent = (ZERO_I64, integer(lane.extent.as_int(), I64))
+        write_loop(fn, f"{lane.name}.kept", extent, point, is_inner=True)
+        self._writer.kept.update((each.number, each.read) for each in kept)
 
     def write(self, symbols: dict[str, Value]) -> None:
         """Writes one unit; `symbols` has the other outer axes, the block's number and the sizes."""

@@ -44,6 +44,9 @@ class RowWriter:
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(self._read_reduction, self._step_scan, self._keep)
 
+    def begin(self, sizes: dict[str, Value]) -> None:
+        """Writes what precedes all units: nothing."""
+
     def write(self, symbols: dict[str, Value]) -> None:
         """Writes one unit; `symbols` holds the outer axes and the sizes."""
         scope = Scope(dict(symbols))

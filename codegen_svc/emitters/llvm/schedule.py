@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from codegen_svc.emitters.llvm.lane_constants import lane_constants
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div, product_of
@@ -122,6 +123,7 @@ class Schedule:
     phases: tuple[Phase, ...]
     final_stores: tuple[int, ...]
     scratch: tuple[int, ...]
+    lane_constants: tuple[int, ...]
     varying: frozenset[int]
     indirect_of: dict[str, int]
 
@@ -160,6 +162,7 @@ def schedule(kernel: Kernel, memory: MemoryFacts) -> Schedule:
         phases=phases,
         final_stores=final_stores,
         scratch=scratch,
+        lane_constants=lane_constants(kernel, lane),
         varying=varying,
         indirect_of=indirect_of,
     )

@@ -55,6 +55,7 @@ class Scope:
         return Scope({**self.symbols, **symbols}, dict(self.values))
 
 
+ReadKept = Callable[[Scope], Value]
 ReadReduction = Callable[[int, Scope], Value]
 StepScan = Callable[[int, Scope], Value]
 KeepRow = Callable[[int, Value, Scope], None]
@@ -65,7 +66,8 @@ class ValueWriter:
     """Computes statements in scopes.
 
     `read_reduction` gives the value of a finished reduction or sort. `step_scan` advances a scan by
-    one point, whose operand is known in the scope, and gives its value.
+    one point, whose operand is known in the scope, and gives its value. `kept` reads the values
+    that were computed before.
     """
 
     kernel: Kernel
@@ -78,6 +80,7 @@ class ValueWriter:
     read_reduction: ReadReduction
     step_scan: StepScan
     on_computed: KeepRow = lambda number, value, scope: None
+    kept: dict[int, ReadKept] = field(default_factory=dict)
 
     def value(self, number: int, scope: Scope) -> Value:
         """The value of a statement in a scope, computed at most once there."""
@@ -85,6 +88,11 @@ class ValueWriter:
         while pending:
             current = pending[-1]
             if current in scope.values:
+                pending.pop()
+                continue
+            if current in self.kept:
+                self.fn.topic = f"kept{current}"
+                scope.values[current] = self.kept[current](scope)
                 pending.pop()
                 continue
             statement = self.kernel.body[current]

@@ -170,3 +170,20 @@ reduce r1 in 512
 """)
     found = order_axes(kernel, target_facts("cuda:sm_90a").memory)
     assert [axis.name for axis in found.reduction] == ["r1", "r0"]
+
+
+@pytest.mark.parametrize("chip", [chip for chip in CHIPS if chip.startswith("cpu:")])
+@pytest.mark.parametrize("channels", [64, 512, 2048])
+def test_vectors_that_stay_in_the_nearest_cache_are_no_reason_for_tiles(
+    chip: str, channels: int
+) -> None:
+    """Tiles read them less often, but walk over rows that are far apart."""
+    kernel = parse_kernel(
+        f"kernel scale\nparam in in0: bf16[{25088 * channels}]\nparam in in1: bf16[{channels}]\n"
+        f"param in in2: bf16[{channels}]\nparam out out0: bf16[{25088 * channels}]\n"
+        f"for d0 in 25088\nfor d1 in {channels}\n"
+        f"  %0: bf16 = load in0[{channels}*d0 + d1]\n  %1: bf16 = load in1[d1]\n"
+        "  %2: bf16 = mul %0, %1\n  %3: bf16 = load in2[d1]\n  %4: bf16 = add %2, %3\n"
+        f"  store out0[{channels}*d0 + d1] = %4\n"
+    )
+    assert ordered(kernel, chip) == (["d0", "d1"], BlockForm.FLAT)
