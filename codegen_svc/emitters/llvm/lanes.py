@@ -20,7 +20,13 @@ from codegen_svc.emitters.llvm.accumulate import (
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.guided import PartialResult
 from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
-from codegen_svc.emitters.llvm.schedule import WIDE_SUM_EXTENT, Accumulator, Phase, value_dtype
+from codegen_svc.emitters.llvm.schedule import (
+    SUM_OF_LANES_BLOCK,
+    WIDE_SUM_EXTENT,
+    Accumulator,
+    Phase,
+    value_dtype,
+)
 from codegen_svc.emitters.llvm.text import DOUBLE, I64, FunctionText, Value, floating, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
@@ -66,6 +72,8 @@ class LaneWriter:
         self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
         self._guided = [a for a in self._by_key.values() if a.is_guided]
         self._arrays: dict[str, Value] = {}
+        # Accumulators of the present block of a long sum, while its points are added.
+        self._partial: dict[str, Value] = {}
         self._first = self._width = ZERO_I64
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(
@@ -148,11 +156,72 @@ class LaneWriter:
             return
         axis = axes[level]
         extent = self._context.index.write(axis.extent, scope.symbols)
+        in_blocks = self._in_blocks(phase, axis) if level == len(axes) - 1 else []
+        if in_blocks:
+            self._over_blocks(phase, in_blocks, extent, scope)
+            return
 
         def iteration(i: Value) -> None:
             self._nest(phase, level + 1, scope.inner(**{axis.name: i}))
 
         write_loop(self._fn, axis.name, (ZERO_I64, extent), iteration, is_inner=False)
+
+    def _in_blocks(self, phase: Phase, axis: Axis) -> list[Accumulator]:
+        """The sums that are kept in f64, and take the axis in blocks of f32 sums."""
+        if axis.extent.is_constant and axis.extent.constant <= SUM_OF_LANES_BLOCK:
+            return []
+        guides = {a.guide for a in self._guided}
+        return [
+            a
+            for a in phase.plain
+            if a.key not in guides and self._running(a) is not accumulator_dtype(a)
+        ]
+
+    def _over_blocks(
+        self, phase: Phase, sums: list[Accumulator], extent: Value, scope: Scope
+    ) -> None:
+        """Adds the points of a long axis in blocks: in f32 within a block, in f64 the blocks."""
+        fn, axis = self._fn, self._context.schedule.reduction[-1]
+        size = integer(SUM_OF_LANES_BLOCK, I64)
+        lanes = max(self._context.schedule.lane_block, 2)
+        arrays = {
+            a.key: fn.alloca(f"{a.key}.block", memory_type(accumulator_dtype(a)), lanes)
+            for a in sums
+        }
+
+        def begin(inner: Scope) -> None:
+            for a in sums:
+                self._write_lane(a, identity(a.op, self._running(a)), inner)
+
+        def end(inner: Scope) -> None:
+            for a in sums:
+                self._partial = arrays
+                narrow, dtype = self._read_lane(a, inner), self._running(a)
+                self._partial = {}
+                running = self._running(a)
+                wide = convert(fn, narrow, dtype, running)
+                total = combine(fn, a.op, running, self._read_lane(a, inner), wide)
+                self._write_lane(a, total, inner)
+
+        def block(number: Value) -> None:
+            first = fn.op("mul nsw", number, size, wish=f"{axis.name}.first")
+            left = fn.op("sub nsw", extent, first, wish=f"{axis.name}.left")
+            width = fn.intrinsic("smin", left, size, wish=f"{axis.name}.width")
+            self._partial = arrays
+            self._over_lanes(scope, begin)
+
+            def iteration(i: Value) -> None:
+                at = fn.op("add nsw", first, i, wish=f"{axis.name}.at")
+                inner = scope.inner(**{axis.name: at})
+                self._over_lanes(inner, lambda point: self._step(phase, point))
+
+            write_loop(fn, axis.name, (ZERO_I64, width), iteration, is_inner=False)
+            self._partial = {}
+            self._over_lanes(scope, end)
+
+        above = fn.op("add nsw", extent, integer(SUM_OF_LANES_BLOCK - 1, I64), wish="above")
+        count = fn.op("sdiv", above, size, wish=f"{axis.name}.blocks")
+        write_loop(fn, f"{axis.name}.block", (ZERO_I64, count), block, is_inner=False)
 
     def _start(self, phase: Phase, scans: tuple[ScanState, ...], scope: Scope) -> None:
         for state in scans:
@@ -228,6 +297,8 @@ class LaneWriter:
     def _running(self, a: Accumulator) -> DType:
         """The type of an accumulator; long sums need f64, because sums of lanes are sequential."""
         running = accumulator_dtype(a)
+        if a.key in self._partial:
+            return running
         extent = self._context.reduction_extent
         is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT
         is_rounded = a.op in ("sum", "prod") and running is DType.F32
@@ -237,7 +308,8 @@ class LaneWriter:
     def _element(self, a: Accumulator, scope: Scope) -> Value:
         self._fn.topic = f"{a.key}_at"
         kind = memory_type(self._running(a))
-        return self._fn.element(kind, self._arrays[a.key], scope.symbols[LANE])
+        array = self._partial.get(a.key, self._arrays[a.key])
+        return self._fn.element(kind, array, scope.symbols[LANE])
 
     def _read_lane(self, a: Accumulator, scope: Scope) -> Value:
         running = self._running(a)

@@ -58,6 +58,8 @@ SUM_BLOCK: Final = 4096
 GUIDED_BLOCK: Final = SUM_BLOCK
 # Sums of lanes are sequential; longer ones than this are kept in f64.
 WIDE_SUM_EXTENT: Final = 1024
+# Terms that such a sum first adds in f32: additions in f64 take twice as long.
+SUM_OF_LANES_BLOCK: Final = 128
 
 
 @dataclass(frozen=True, slots=True)

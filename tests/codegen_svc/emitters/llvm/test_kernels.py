@@ -12,6 +12,7 @@ from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Kernel, Literal, Load, Reduce, Store
+from kernelfarm.ir.text import parse_kernel
 from tests.support.compiled_kernels import NUMPY, kernel, param, run
 from tests.support.loop_kernels.optimizer_shapes import (
     D0,
@@ -415,3 +416,34 @@ def test_bfloat16_storage_is_read_and_written_bit_by_bit() -> None:
     plain = ~np.isnan(x.astype(np.float32))
     np.testing.assert_array_equal(out.view(np.uint16)[plain], x.view(np.uint16)[plain])
     assert np.isnan(out.astype(np.float32)[~plain]).all()
+
+
+def _column_statistics(rows: int | str) -> Kernel:
+    """Sum, product, largest and number of the largest element of each of 48 columns."""
+    size = f"size {rows} from 0\n" if isinstance(rows, str) else ""
+    points = f"48*{rows}" if isinstance(rows, str) else f"{48 * rows}"
+    return parse_kernel(
+        f"kernel columns\n{size}param in in0: f32[{points}]\nparam out out0: f32[48]\n"
+        "param out out1: f32[48]\nparam out out2: f32[48]\nparam out out3: i64[48]\n"
+        f"for d0 in 48\nreduce r0 in {rows}\n  %0: f32 = load in0[d0 + 48*r0]\n"
+        "  %1: f32 = sum %0\n  %2: f32 = prod %0\n  %3: f32 = amax %0\n"
+        "  %4: i64 = argmax %0\n  store out0[d0] = %1\n  store out1[d0] = %2\n"
+        "  store out2[d0] = %3\n  store out3[d0] = %4\n"
+    )
+
+
+@pytest.mark.parametrize("rows", [1024, 1025, 1152, 2000, "s0"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_long_columns_are_summed_in_blocks(rows: int | str, threads: int) -> None:
+    for count in (1, 127, 128, 129, 3000) if isinstance(rows, str) else (rows,):
+        x = np.random.default_rng(count).uniform(0.9, 1.1, (count, 48)).astype(np.float32)
+        out = {f"out{n}": np.zeros(48, np.float32) for n in range(3)}
+        buffers = {"in0": _flat(x), **out, "out3": np.zeros(48, np.int64)}
+        sizes = {"s0": count} if isinstance(rows, str) else {}
+        assert run(_column_statistics(rows), buffers, sizes, threads=threads) == 0
+        wide = x.astype(np.float64)
+        # A block of 128 terms errs by at most 127 roundings of its sum, in the mean by far fewer.
+        np.testing.assert_allclose(buffers["out0"], wide.sum(0), rtol=2e-6)
+        np.testing.assert_allclose(buffers["out1"], wide.prod(0), rtol=2e-5)
+        np.testing.assert_array_equal(buffers["out2"], x.max(0))
+        np.testing.assert_array_equal(buffers["out3"], x.argmax(0))
