@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch._C import _get_math_sdp_enabled as _get_math_sdp_enabled
     from torch._C import _get_mem_efficient_sdp_enabled as _get_mem_efficient_sdp_enabled
     from torch._C import _has_mkldnn as _has_mkldnn
+    from torch._C import _is_key_in_tls as _is_key_in_tls
     from torch._C import _len_torch_dispatch_stack as _len_torch_dispatch_stack
     from torch._C import _len_torch_function_stack as _len_torch_function_stack
     from torch._C import _set_grad_enabled as _set_grad_enabled
@@ -54,7 +55,13 @@ if TYPE_CHECKING:
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._inductor.cudagraph_trees import cudagraphify_impl as cudagraphify_impl
+    from torch._inductor.cudagraph_trees import get_manager as get_manager
+    from torch._inductor.cudagraph_trees import reset_cudagraph_trees as reset_cudagraph_trees
+    from torch._inductor.cudagraph_utils import PlaceholderInfo as PlaceholderInfo
     from torch._inductor.output_code import OutputCode as OutputCode
+    from torch._inductor.utils import FORBIDDEN_CUDAGRAPH_OPS as FORBIDDEN_CUDAGRAPH_OPS
+    from torch._inductor.utils import count_tangents as count_tangents
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
@@ -106,6 +113,7 @@ _C = "torch._C"
 _GUARDS = "torch._C._dynamo.guards"
 _SCHEMAS = "torch._functorch._aot_autograd.schemas"
 _WRAPPERS = "torch._functorch._aot_autograd.runtime_wrappers"
+_TREES = "torch._inductor.cudagraph_trees"
 _FAKE = "torch._subclasses.fake_tensor"
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
 
@@ -171,6 +179,20 @@ NAMES: Mapping[str, PrivateName] = {
     ),
     "PrecompileContext": PrivateName(
         "torch._dynamo.precompile_context", "collects the contents of precompiled packages"
+    ),
+    # CUDA graphs
+    "cudagraphify_impl": PrivateName(_TREES, "records and replays the calls of a function"),
+    "get_manager": PrivateName(_TREES, "has the recordings of a device and thread"),
+    "reset_cudagraph_trees": PrivateName(_TREES, "drops the recordings of a thread"),
+    "_is_key_in_tls": PrivateName(_C, "whether a thread can have recordings"),
+    "PlaceholderInfo": PrivateName(
+        "torch._inductor.cudagraph_utils", "names an argument in messages"
+    ),
+    "FORBIDDEN_CUDAGRAPH_OPS": PrivateName(
+        "torch._inductor.utils", "operators that no CUDA graph can record"
+    ),
+    "count_tangents": PrivateName(
+        "torch._inductor.utils", "counts the tensors that a forward graph saved"
     ),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
@@ -252,6 +274,21 @@ def copy_source(node: fx.Node, copy: fx.Node) -> None:
 def package_name(module: fx.GraphModule) -> str | None:
     """The graph's name in the package that PyTorch precompiles; None if it precompiles none."""
     return getattr(module, "_backend_id", None)
+
+
+def is_static_input(placeholder: fx.Node) -> bool:
+    """True for a Dynamo graph's input that keeps its memory, such as a parameter or a buffer."""
+    facts = placeholder.meta.get("tensor_dict", {})
+    return facts.get("_dynamo_static_input_type") is not None
+
+
+def can_record_in_this_thread() -> bool:
+    """True if CUDA graph trees work in the calling thread; before 2.13 only where they began."""
+    trees = import_module(_TREES)
+    if hasattr(trees, "_initialize_tls"):
+        return True
+    own = "tree_manager_containers"
+    return hasattr(trees.local, own) or torch._C._is_key_in_tls(own)
 
 
 def is_caching_precompile() -> bool:

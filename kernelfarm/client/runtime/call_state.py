@@ -40,6 +40,12 @@ class CallState:
         self.addresses: list[int] | None = None
         self.steps = [make(self) for make in steps.makers]
 
+    def release(self) -> None:
+        """Drops the tensors at once: steps and state refer to each other, so they live longer."""
+        self.values.clear()
+        self.resting.clear()
+        self.arena = None
+
 
 Step = Callable[[], "int | None"]
 """Runs one step of a call; the result of a kernel is its status, 0 for success."""
