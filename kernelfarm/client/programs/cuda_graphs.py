@@ -117,28 +117,36 @@ class CudaGraphs:
         own = self._own
         if own.program is not program:  # also after an invalidation
             own.program, own.by_sizes = program, {}
-        if self._facts.phase is Phase.BACKWARD and not self._facts.step.is_recorded:
+        sizes = program.sizes(args)
+        try:
+            recorded = own.by_sizes[sizes]
+        except KeyError:
+            recorded = self._first(program, args, sizes)
+        if recorded is None or not self._finds_saved_tensors():
+            return None
+        # The caller may be recording a CUDA graph of its own.
+        return None if torch.cuda.is_current_stream_capturing() else recorded
+
+    def _first(self, program: PlanRunner, args: list[Any], sizes: tuple[int, ...]) -> Call | None:
+        """The recorded function for sizes that the thread meets for the first time, if there is."""
+        known, facts = self._own.by_sizes, self._facts
+        found = obstacle(program.program, facts.static, args)
+        if found is None and len(known) >= MAX_RECORDED_SIZES:
+            found = NotRecorded("sizes", f"it has had {MAX_RECORDED_SIZES} other sizes")
+        if found is not None:
+            self._say(found)
+            if len(known) < MAX_RECORDED_SIZES:
+                known[sizes] = None
+            return None
+        if not self._finds_saved_tensors():
             self._say(NotRecorded("forward", "the forward call of its step is not recorded"))
             return None
-        sizes = program.sizes(args)
-        if sizes not in own.by_sizes:
-            found = self._obstacle(program, args, own.by_sizes)
-            if found is not None:
-                self._say(found)
-            if len(own.by_sizes) >= MAX_RECORDED_SIZES:
-                return None
-            own.by_sizes[sizes] = None if found is not None else self._recording(program, args)
-        recorded = own.by_sizes[sizes]
-        if recorded is not None and torch.cuda.is_current_stream_capturing():
-            return None  # the caller records a CUDA graph of its own
-        return recorded
+        known[sizes] = self._recording(program, args)
+        return known[sizes]
 
-    def _obstacle(
-        self, program: PlanRunner, args: Sequence[Any], known: dict[tuple[int, ...], Call | None]
-    ) -> NotRecorded | None:
-        if len(known) >= MAX_RECORDED_SIZES:
-            return NotRecorded("sizes", f"it was called with more than {MAX_RECORDED_SIZES} sizes")
-        return obstacle(program.program, self._facts.static, args)
+    def _finds_saved_tensors(self) -> bool:
+        """False for a backward call whose saved tensors lie elsewhere at each call."""
+        return self._facts.phase is not Phase.BACKWARD or self._facts.step.is_recorded
 
     def _recording(self, program: PlanRunner, args: list[Any]) -> Call:
         call, facts = program.prepare(args), self._facts

@@ -10,9 +10,12 @@ Private operators (`torch.ops.aten._...`) are not listed: captured graphs name t
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -233,7 +236,7 @@ def _imported(name: str) -> Any:
     private = NAMES[name]
     if private.module.startswith("torch._functorch"):
         import_module("torch._dynamo")  # the two import each other, and only this order works
-    module = import_module(private.module)
+    module = _module(private.module)
     value = module if name in _MODULES else getattr(module, name, None)
     if value is None and not private.is_optional and private.versions == VERSIONS:
         raise ImportError(
@@ -241,6 +244,15 @@ def _imported(name: str) -> Any:
             f" PyTorch {VERSIONS[0]} to {VERSIONS[-1]}"
         )
     return value
+
+
+def _module(name: str) -> ModuleType:
+    """A module of PyTorch, without the warnings of its own deprecated names at its import."""
+    if name in sys.modules:
+        return sys.modules[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return import_module(name)
 
 
 def schema_of(operator: OpOverload) -> torch.FunctionSchema:
@@ -284,7 +296,7 @@ def is_static_input(placeholder: fx.Node) -> bool:
 
 def can_record_in_this_thread() -> bool:
     """True if CUDA graph trees work in the calling thread; before 2.13 only where they began."""
-    trees = import_module(_TREES)
+    trees = _module(_TREES)
     if hasattr(trees, "_initialize_tls"):
         return True
     own = "tree_manager_containers"

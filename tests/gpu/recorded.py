@@ -1,0 +1,134 @@
+"""CUDA graphs (`reduce-overhead`) on a GPU, with programs prepared where there is none.
+
+Each scenario must give eager's results, and must be recorded, or state the expected reason.
+
+Usage: python -m tests.gpu.recorded build FOLDER [--target T]
+       python -m tests.gpu.recorded run FOLDER [--only TEXT ...] [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelfarm.client import counters
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.graph_ir import Graph
+from tests.gpu.recorded_scenarios import Scenario, all_scenarios
+from tests.support.prepared_folder import canonical_text, offline, prepare
+from tests.support.traced_graphs import recording
+
+OPTIONS = {"mode": "strict", "timeout_s": 5.0, "cuda_graphs": True}
+PREFIX = "cuda_graphs."
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("command", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--target", default="cuda:sm_90a")
+    parser.add_argument("--only", nargs="*", default=[""])
+    parser.add_argument("--json", type=Path, help="(run) where to write what became of each")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    return (build if options.command == "build" else run)(options)
+
+
+def build(options: argparse.Namespace) -> int:
+    """Fills the folder; 1 if a program did not compile."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    prepared = prepare(_captured(options.only), options.folder, options.target, {})
+    for name, failure in prepared.failures.items():
+        print(f"{name}: {failure[:600]}")
+    print(f"{len(prepared.graphs)} scenarios, {len(prepared.failures)} failed")
+    return 1 if prepared.failures else 0
+
+
+def _captured(only: list[str]) -> Iterator[tuple[str, list[Graph]]]:
+    for scenario in _chosen(only):
+        yield scenario.name, graphs_of(scenario, torch.device("cpu"))
+
+
+def _chosen(only: list[str]) -> Iterator[Scenario]:
+    return (s for s in all_scenarios() if any(text in s.name for text in only))
+
+
+def graphs_of(scenario: Scenario, device: torch.device) -> list[Graph]:
+    """The graphs of a scenario, which runs as in eager."""
+    found: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    backend = recording(found)
+    scenario.run(lambda function, **more: torch.compile(function, backend=backend, **more), device)
+    return [captured.graph for captured in found]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs every scenario on this machine's GPU; 1 if one is not right."""
+    found: dict[str, dict[str, Any]] = {}
+    with offline(options.folder) as prepared:
+        device = torch.device("cpu" if prepared.target.startswith("cpu") else "cuda:0")
+        for scenario in _chosen(options.only):
+            outcome = outcome_of(scenario, device, prepared.graphs[scenario.name])
+            found[scenario.name] = outcome
+            print(f"{scenario.name:<44}", outcome["outcome"], outcome["counted"], flush=True)
+            if outcome["outcome"] != "right":
+                print(outcome["why"][-3000:], flush=True)
+    where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
+    right = sum(outcome["outcome"] == "right" for outcome in found.values())
+    print(where, torch.__version__, f"{right} of {len(found)} scenarios are right")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    return 0 if right == len(found) else 1
+
+
+def outcome_of(scenario: Scenario, device: torch.device, graphs: list[str]) -> dict[str, Any]:
+    """`right`, `wrong`, `failed`, or `not recorded` as expected, with the counters."""
+    torch._dynamo.reset()
+    counters.reset()
+    why, outcome = "", "right"
+    try:
+        scenario.run(_compiled, device)
+    except AssertionError as error:
+        outcome, why = "wrong", str(error)
+    except Exception:  # one scenario's failure is a row, not the end of the table
+        outcome, why = "failed", traceback.format_exc()
+    counted = {
+        name.removeprefix(PREFIX): count
+        for name, count in counters.snapshot().items()
+        if name.startswith(PREFIX)
+    }
+    if outcome == "right":
+        why = _recording_problem(scenario, device, counted)
+        outcome = "not as expected" if why else "right"
+    elif [canonical_text(graph) for graph in graphs_of(scenario, device)] != graphs:
+        why += "\nother graphs than those that were prepared"
+    return {"outcome": outcome, "why": why, "counted": counted}
+
+
+def _compiled(function: Any, **more: Any) -> Any:
+    return torch.compile(function, backend="kernelfarm", options=OPTIONS, **more)
+
+
+def _recording_problem(scenario: Scenario, device: torch.device, counted: dict[str, int]) -> str:
+    """What is wrong with the counters; empty if they are as expected."""
+    reason = "device" if device.type == "cpu" else scenario.reason
+    reasons = {name.removeprefix("not_recorded.") for name in counted if "not_rec" in name}
+    expected = {reason} if reason else set()
+    if reasons != expected:
+        return f"not recorded because of {sorted(reasons)}; expected {sorted(expected)}"
+    if not reason and not counted.get("recorded"):
+        return "nothing was recorded"
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
