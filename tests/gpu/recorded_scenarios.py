@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
-Compile = Callable[..., Callable[..., Any]]
-"""As `torch.compile`, with the backend of the run; keyword arguments are passed on."""
+
+class Compile(Protocol):
+    """As `torch.compile`, with the backend of the run."""
+
+    def __call__(self, function: Any, **more: Any) -> Callable[..., Any]:
+        """The compiled function; `mode` is a mode of kernelfarm, all else is torch's."""
+
+    def settled(self, programs: int) -> None:
+        """Returns as soon as so many programs have replaced eager execution."""
+
+
+IN_THREADS = torch.__version__ >= "2.13"
+"""Earlier versions record in one thread."""
 
 CALLS = 6
 """One call warms up, one is recorded, the others are replays."""
@@ -26,31 +38,38 @@ CALLS = 6
 class Scenario:
     """`run(compile, device)` raises AssertionError if a result is not eager's.
 
-    `reason`: why a GPU does not record it; empty if it does.
+    `reason`: why a GPU does not record it; empty if it does, `forward` if some calls of a backward
+    graph may come before those of its forward graph are recorded. `least`: the number of
+    recordings that there must be at least.
     """
 
     name: str
     run: Callable[[Compile, torch.device], None]
     reason: str = ""
+    least: int = 1
 
 
 def all_scenarios() -> Iterator[Scenario]:
     """Every scenario."""
     yield Scenario("inputs change", _inputs_change)
     yield Scenario("unaligned inputs", _unaligned)
-    yield Scenario("sizes vary", _sizes_vary)
+    yield Scenario("sizes vary", _sizes_vary, least=3)
     yield Scenario("results feed the next call", _chained)
-    yield Scenario("two models in one step", _two_models)
+    yield Scenario("two models in one step", _two_models, least=2)
     yield Scenario("a result outlives the next call as a copy", _copied)
     yield Scenario("a cache is a buffer", _cache)
     yield Scenario("weights change in place", _weights_change)
-    yield Scenario("weights move", _weights_move)
+    yield Scenario("weights move", _weights_move, least=2)
     yield Scenario("random numbers", _random)
     yield Scenario("a transformer's layer", _transformer)
-    yield Scenario("training", _training)
-    yield Scenario("training with sums of gradients", _accumulating)
-    yield Scenario("training of two models", _training_of_two)
-    yield Scenario("inference between steps of training", _training_and_inference)
+    yield Scenario("training", _training, least=2)
+    yield Scenario("training with sums of gradients", _accumulating, least=2)
+    yield Scenario("training of two models", _training_of_two, least=4)
+    yield Scenario("inference between steps of training", _training_and_inference, least=3)
+    yield Scenario("training that begins eager", _swapped, "forward", least=2)
+    yield Scenario("calls on another stream", _other_stream)
+    yield Scenario("calls in another thread", _other_thread, "" if IN_THREADS else "thread")
+    yield Scenario("calls that the caller records", _recorded_by_caller)
     yield Scenario("an argument is changed", _argument_changed, "mutated_input")
     yield Scenario("a number on the CPU", _number_on_cpu, "cpu_tensor")
 
@@ -250,6 +269,9 @@ def _trained(
     model = made(module, device)
     twin = copy.deepcopy(model)
     fast = compiled(model)
+    if adds_up:  # a gradient that a recording made would be overwritten by the next step
+        for weight in model.parameters():
+            weight.grad = torch.zeros_like(weight)
     ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin))
     for seed in range(2 * CALLS):
         x = floats(device, 2, 24, 64, seed=seed)
@@ -303,6 +325,53 @@ def _training_and_inference(compiled: Compile, device: torch.device) -> None:
         _step(twin, theirs, x)
         with torch.no_grad():
             close(fast(x), twin(x))
+
+
+def _swapped(compiled: Compile, device: torch.device) -> None:
+    model = made(Block(), device)
+    twin = copy.deepcopy(model)
+    fast = compiled(model, mode="swap")
+    ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, twin))
+    for seed in range(3 * CALLS):
+        x = floats(device, 8, 64, seed=seed)
+        for optimizer in (ours, theirs):
+            optimizer.zero_grad()
+        found = _step(fast, ours, x)
+        close(torch.tensor(found), torch.tensor(_step(twin, theirs, x)))
+        if seed == 0:
+            compiled.settled(2)
+
+
+def _other_stream(compiled: Compile, device: torch.device) -> None:
+    if device.type == "cpu":
+        return _inputs_change(compiled, device)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        _inputs_change(compiled, device)
+    return torch.cuda.current_stream().wait_stream(stream)
+
+
+def _other_thread(compiled: Compile, device: torch.device) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_inputs_change, compiled, device).result()
+
+
+def _recorded_by_caller(compiled: Compile, device: torch.device) -> None:
+    model = made(Block(), device)
+    fast = compiled(model)
+    x = floats(device, 8, 64)
+    with torch.no_grad():
+        for _ in range(CALLS):
+            close(fast(x), model(x))
+        if device.type == "cpu":
+            return
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            result = fast(x)
+        x.copy_(floats(device, 8, 64, seed=1))
+        graph.replay()
+        close(result, model(x))
 
 
 def _argument_changed(compiled: Compile, device: torch.device) -> None:

@@ -164,7 +164,7 @@ class CudaGraphs:
         recorded: Call = private.cudagraphify_impl(
             model,
             args,
-            facts.static,
+            [at for at in facts.static if isinstance(args[at], torch.Tensor)],
             device_index=torch.cuda.current_device() if index is None else index,
             stack_traces=list(facts.origins) if len(facts.origins) == count else [None] * count,
             is_backward=facts.phase is Phase.BACKWARD,
