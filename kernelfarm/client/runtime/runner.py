@@ -26,7 +26,7 @@ from kernelfarm.client.runtime.inputs import InputReader
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.results import ProgramOutputs, module_outputs
-from kernelfarm.client.runtime.steps import StepBuilder, raise_for
+from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.client.runtime.symbols import SymbolReader
 
 MAX_LAYOUTS = 64
@@ -162,6 +162,7 @@ class _SizedProgram:
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
         self._context = program.loader.context
+        self._failed = program.loader.failed
         self._make = [
             maker(m.shape, m.strides, m.buffer.dtype, device)
             for m in layout.made
@@ -227,14 +228,18 @@ class _SizedProgram:
             addresses = [tensors[index].data_ptr() for index in table.known]
             if addresses != state.addresses:  # most calls have the addresses of the last one
                 state.addresses = addresses
-                table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
+                addresses = addresses + self._kept + state.fixed
+                table.pack_into(state.table, 0, *table.pick(addresses))
+                if state.choices:
+                    state.choose(addresses)
         if self._drops_arguments and isinstance(args, list):
             tensors.clear()
             args.clear()
         for step in state.steps:
             status = step()
             if status:
-                raise_for(status, self._steps.names[state.steps.index(step)])
+                name = self._steps.names[state.steps.index(step)]
+                self._failed(status, step, name)  # type: ignore[arg-type] # it is a launch
         self._updates.finish(values, args)
         outputs = self._results.read(values)
         return outputs if self._module_outputs is None else self._module_outputs(outputs, args)
