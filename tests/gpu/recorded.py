@@ -1,6 +1,7 @@
 """CUDA graphs (`reduce-overhead`) on a GPU, with programs prepared where there is none.
 
-Each scenario must give eager's results, and must be recorded, or state the expected reason.
+Each scenario must give eager's results, both with launched kernels and with recorded ones. The
+latter must be recorded, or state the expected reason.
 
 Usage: python -m tests.gpu.recorded build FOLDER [--target T]
        python -m tests.gpu.recorded run FOLDER [--only TEXT ...] [--json FILE]
@@ -27,7 +28,6 @@ from tests.gpu.recorded_scenarios import Scenario, all_scenarios
 from tests.support.prepared_folder import canonical_text, offline, prepare
 from tests.support.traced_graphs import recording
 
-OPTIONS = {"timeout_s": 5.0, "cuda_graphs": True}
 REPLACED = "runner.programs_replaced"
 TIMEOUT_S = 30.0
 PREFIX = "cuda_graphs."
@@ -78,12 +78,14 @@ def run(options: argparse.Namespace) -> int:
     found: dict[str, dict[str, Any]] = {}
     with offline(options.folder) as prepared:
         device = torch.device("cpu" if prepared.target.startswith("cpu") else "cuda:0")
-        for scenario in _chosen(options.only):
-            outcome = outcome_of(scenario, device, prepared.graphs[scenario.name])
-            found[scenario.name] = outcome
-            print(f"{scenario.name:<44}", outcome["outcome"], outcome["counted"], flush=True)
-            if outcome["outcome"] != "right":
-                print(outcome["why"][-3000:], flush=True)
+        for way in (_Running(is_recorded=False), _Running(is_recorded=True)):
+            for scenario in _chosen(options.only):
+                outcome = outcome_of(scenario, way, device, prepared.graphs[scenario.name])
+                name = f"{scenario.name}, {way.name}"
+                found[name] = outcome
+                print(f"{name:<55}", outcome["outcome"], outcome["counted"], flush=True)
+                if outcome["outcome"] != "right":
+                    print(outcome["why"][-3000:], flush=True)
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     right = sum(outcome["outcome"] == "right" for outcome in found.values())
     print(where, torch.__version__, f"{right} of {len(found)} scenarios are right")
@@ -92,13 +94,15 @@ def run(options: argparse.Namespace) -> int:
     return 0 if right == len(found) else 1
 
 
-def outcome_of(scenario: Scenario, device: torch.device, graphs: list[str]) -> dict[str, Any]:
-    """`right`, `wrong`, `failed`, or `not recorded` as expected, with the counters."""
+def outcome_of(
+    scenario: Scenario, way: _Running, device: torch.device, graphs: list[str]
+) -> dict[str, Any]:
+    """`right`, `wrong`, `failed`, or `not as expected` by the counters."""
     torch._dynamo.reset()
     counters.reset()
     why, outcome = "", "right"
     try:
-        scenario.run(_Running(), device)
+        scenario.run(way, device)
     except AssertionError as error:
         outcome, why = "wrong", str(error)
     except Exception:  # one scenario's failure is a row, not the end of the table
@@ -109,7 +113,7 @@ def outcome_of(scenario: Scenario, device: torch.device, graphs: list[str]) -> d
         if name.startswith(PREFIX)
     }
     if outcome == "right":
-        why = _recording_problem(scenario, device, counted)
+        why = _recording_problem(scenario, device, counted) if way.is_recorded else ""
         outcome = "not as expected" if why else "right"
     elif [canonical_text(graph) for graph in graphs_of(scenario, device)] != graphs:
         why += "\nother graphs than those that were prepared"
@@ -133,9 +137,13 @@ class _Capturing:
 class _Running:
     """Compiles for a scenario that runs the programs."""
 
+    def __init__(self, *, is_recorded: bool) -> None:
+        self.is_recorded = is_recorded
+        self.name = "recorded" if is_recorded else "launched"
+
     def __call__(self, function: Any, *, mode: str = "strict", **more: Any) -> Any:
-        """The function, which is recorded."""
-        options = {**OPTIONS, "mode": mode}
+        """The compiled function."""
+        options = {"timeout_s": 5.0, "cuda_graphs": self.is_recorded, "mode": mode}
         return torch.compile(function, backend="kernelfarm", options=options, **more)
 
     def settled(self, programs: int) -> None:
