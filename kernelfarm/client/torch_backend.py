@@ -28,7 +28,7 @@ from kernelfarm.client.programs.cuda_graphs import (
     Phase,
     TracedFacts,
     TrainingStep,
-    forget_recordings,
+    drop_recordings,
 )
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.finder import (
@@ -102,8 +102,8 @@ def kernelfarm(
         return packaging.packed(_compiled(order, example_inputs, found, cache, packaging))
 
 
-# Dynamo calls it when it forgets the code that it compiled.
-kernelfarm.reset = forget_recordings  # type: ignore[attr-defined] # torch reads this attribute
+# Dynamo calls it when it drops the code that it compiled.
+kernelfarm.reset = drop_recordings  # type: ignore[attr-defined] # torch reads this attribute
 
 
 def _compiled(

@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     found: dict[str, dict[str, Any]] = {}
     with offline(options.folder) as prepared:
         device = torch.device("cpu" if prepared.target.startswith("cpu") else "cuda:0")
-        for way in (_Running(is_recorded=False), _Running(is_recorded=True)):
+        for way in (Running(is_recorded=False), Running(is_recorded=True)):
             for scenario in _chosen(options.only):
                 outcome = outcome_of(scenario, way, device, prepared.graphs[scenario.name])
                 name = f"{scenario.name}, {way.name}"
@@ -95,29 +95,39 @@ def run(options: argparse.Namespace) -> int:
 
 
 def outcome_of(
-    scenario: Scenario, way: _Running, device: torch.device, graphs: list[str]
+    scenario: Scenario, way: Running, device: torch.device, graphs: list[str]
 ) -> dict[str, Any]:
     """`right`, `wrong`, `failed`, or `not as expected` by the counters."""
-    torch._dynamo.reset()
-    counters.reset()
     why, outcome = "", "right"
     try:
-        scenario.run(way, device)
-    except AssertionError as error:
-        outcome, why = "wrong", str(error)
+        why = problem_of_recording(scenario, way, device)
+        outcome = "not as expected" if why else "right"
+    except AssertionError:
+        outcome, why = "wrong", traceback.format_exc()
     except Exception:  # one scenario's failure is a row, not the end of the table
         outcome, why = "failed", traceback.format_exc()
-    counted = {
-        name.removeprefix(PREFIX): count
-        for name, count in counters.snapshot().items()
-        if name.startswith(PREFIX)
-    }
-    if outcome == "right":
-        why = _recording_problem(scenario, device, counted) if way.is_recorded else ""
-        outcome = "not as expected" if why else "right"
-    elif [canonical_text(graph) for graph in graphs_of(scenario, device)] != graphs:
-        why += "\nother graphs than those that were prepared"
+    counted = _counted()
+    if outcome in ("wrong", "failed"):
+        here = [canonical_text(graph) for graph in graphs_of(scenario, device)]
+        why += "" if here == graphs else "\nother graphs than those that were prepared"
     return {"outcome": outcome, "why": why, "counted": counted}
+
+
+def problem_of_recording(scenario: Scenario, way: Running, device: torch.device) -> str:
+    """What is wrong with the counters after a scenario; empty if they are as expected.
+
+    Raises:
+        AssertionError: a result is not eager's.
+    """
+    torch._dynamo.reset()
+    counters.reset()
+    scenario.run(way, device)
+    return _recording_problem(scenario, device, _counted()) if way.is_recorded else ""
+
+
+def _counted() -> dict[str, int]:
+    found = counters.snapshot()
+    return {name.removeprefix(PREFIX): n for name, n in found.items() if name.startswith(PREFIX)}
 
 
 class _Capturing:
@@ -134,7 +144,7 @@ class _Capturing:
         """Returns: nothing is replaced."""
 
 
-class _Running:
+class Running:
     """Compiles for a scenario that runs the programs."""
 
     def __init__(self, *, is_recorded: bool) -> None:

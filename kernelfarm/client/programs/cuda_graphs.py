@@ -42,7 +42,7 @@ class Phase(Enum):
 
 @dataclass(slots=True)
 class TrainingStep:
-    """What a forward graph tells its backward graph: whether its last call was recorded.
+    """What a backward graph has to know of its forward graph: whether its last call was recorded.
 
     The tensors that it saved then have fixed addresses, on which the backward graph's recording
     depends.
@@ -153,8 +153,10 @@ class CudaGraphs:
         captured = program.program.captured
 
         def model(args: list[Any]) -> list[Any]:
-            is_recorded = torch.cuda.is_current_stream_capturing()
-            counters.count("cuda_graphs.recorded" if is_recorded else "cuda_graphs.launched")
+            if torch.cuda.is_current_stream_capturing():
+                counters.count("cuda_graphs.recorded")
+            else:
+                counters.count("cuda_graphs.launched")
             results = call(args)
             args.clear()
             return results
@@ -191,14 +193,14 @@ class CudaGraphs:
 _used = threading.Event()
 
 
-def forget_recordings() -> None:
+def drop_recordings() -> None:
     """Drops the calling thread's recordings; `torch._dynamo.reset()` calls it."""
     if _used.is_set():
         private.reset_cudagraph_trees()
 
 
 def _note_backward() -> None:
-    """Tells the trees that the step of a recorded forward graph ends with other kernels."""
+    """States to the trees that other kernels end the step of a recorded forward graph."""
     manager = private.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
     if manager is not None:
         manager.set_to_running_backward()

@@ -227,6 +227,6 @@ def test_a_call_that_is_not_recorded_clears_its_arguments_and_ends_the_recorded_
     assert torch.equal(eager(args)[0], result) and args == []
 
 
-def test_dynamo_forgets_recordings_without_a_gpu() -> None:
+def test_dynamo_drops_recordings_without_a_gpu() -> None:
     torch.compile(torch.sin, backend="kernelfarm", mode="reduce-overhead")
     torch._dynamo.reset()
