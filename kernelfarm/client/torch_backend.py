@@ -25,7 +25,7 @@ from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.programs.cuda_graphs import (
     CudaGraphs,
-    Phase,
+    GraphUse,
     TracedFacts,
     TrainingStep,
     drop_recordings,
@@ -39,7 +39,7 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
-from kernelfarm.client.programs.traced_facts import RecordedPhase, static_inputs
+from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
@@ -120,9 +120,11 @@ def _compiled(
     if warm is not None:
         return warm
     step = TrainingStep()
-    forward = _GraphCompiler(options, budget, RecordedPhase(Phase.FORWARD, step), None, packaging)
-    inference = _GraphCompiler(options, budget, RecordedPhase(Phase.INFERENCE), cache, packaging)
-    backward = _GraphCompiler(options, budget, RecordedPhase(Phase.BACKWARD, step), None, packaging)
+    forward = _GraphCompiler(options, budget, RecordedUse(GraphUse.FORWARD, step), None, packaging)
+    inference = _GraphCompiler(options, budget, RecordedUse(GraphUse.INFERENCE), cache, packaging)
+    backward = _GraphCompiler(
+        options, budget, RecordedUse(GraphUse.BACKWARD, step), None, packaging
+    )
     if packaging is None:
         return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
@@ -175,7 +177,7 @@ class _GraphCompiler:
         self,
         options: BackendOptions,
         budget: WaitBudget,
-        recorded: RecordedPhase,
+        recorded: RecordedUse,
         trace_cache: TraceCache | None = None,
         packaging: Packaging | None = None,
     ) -> None:
@@ -191,7 +193,7 @@ class _GraphCompiler:
             boxed = self._boxed(gm)
             if self._packaging is None:
                 return boxed
-            is_alone = self._recorded.phase is Phase.INFERENCE
+            is_alone = self._recorded.use is GraphUse.INFERENCE
             static = self._recorded.facts(gm).static if is_alone else None
             return self._packaging.stored(gm, boxed, static)
 
@@ -228,7 +230,7 @@ class _GraphCompiler:
             key,
             self._options,
             FirstSearch(self._budget),
-            drops_arguments=self._recorded.phase is Phase.BACKWARD,
+            drops_arguments=self._recorded.use is GraphUse.BACKWARD,
         )
         return start_runner(make_boxed_func(gm.forward), finder, self._options.settings, graphs)
 
@@ -245,7 +247,7 @@ def _warm_start(
     finder = ProgramFinder(
         trace.captured, trace.entry.key, options, first, leaves_autocast=autocast_is_on()
     )
-    facts = TracedFacts(Phase.INFERENCE, static_inputs(module))
+    facts = TracedFacts(GraphUse.INFERENCE, static_inputs(module))
     graphs = CudaGraphs(facts) if options.settings.cuda_graphs else None
     try:
         runner = start_runner(trace_cache.eager(), finder, options.settings, graphs)

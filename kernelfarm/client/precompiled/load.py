@@ -14,7 +14,7 @@ from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.precompiled.content import PrecompiledGraph
 from kernelfarm.client.process.exported_spans import start_client_export
-from kernelfarm.client.programs.cuda_graphs import CudaGraphs, Phase, TracedFacts
+from kernelfarm.client.programs.cuda_graphs import CudaGraphs, GraphUse, TracedFacts
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.finder import (
     BackendOptions,
@@ -78,7 +78,9 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     is_same = entry.parts.get("target") == target
     key = entry.key if is_same else program_key(entry.graph, target, options.compiled.pairs())
     is_recorded = options.settings.cuda_graphs and graph.static is not None
-    graphs = CudaGraphs(TracedFacts(Phase.INFERENCE, graph.static or ())) if is_recorded else None
+    graphs = (
+        CudaGraphs(TracedFacts(GraphUse.INFERENCE, graph.static or ())) if is_recorded else None
+    )
     first = FirstSearch(WaitBudget(options.settings.timeout_s))
     finder = ProgramFinder(captured, key, options, first, leaves_autocast=graph.leaves_autocast)
     try:

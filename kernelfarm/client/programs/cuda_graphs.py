@@ -32,7 +32,7 @@ recording holds memory of its own. Calls with further sizes launch their kernels
 Call = Callable[[list[Any]], Sequence[Any]]
 
 
-class Phase(Enum):
+class GraphUse(Enum):
     """Which graph of a model this is: recordings of a training step depend on one another."""
 
     INFERENCE = "inference"
@@ -61,7 +61,7 @@ class TracedFacts:
     for the messages of PyTorch.
     """
 
-    phase: Phase = Phase.INFERENCE
+    use: GraphUse = GraphUse.INFERENCE
     static: tuple[int, ...] = ()
     origins: tuple[str | None, ...] = ()
     step: TrainingStep = field(default_factory=TrainingStep)
@@ -89,16 +89,16 @@ class CudaGraphs:
         if recorded is None:
             return self.unrecorded(program, args)
         results = recorded(args)
-        if self._facts.phase is Phase.FORWARD:
+        if self._facts.use is GraphUse.FORWARD:
             self._facts.step.is_recorded = True
         return results
 
     def unrecorded(self, call: Call, args: list[Any]) -> Sequence[Any]:
         """The results of a call that is not recorded; clears the list of arguments."""
-        phase, step = self._facts.phase, self._facts.step
-        if phase is Phase.FORWARD:
+        use, step = self._facts.use, self._facts.step
+        if use is GraphUse.FORWARD:
             step.is_recorded = False
-        elif phase is Phase.BACKWARD and step.is_recorded:
+        elif use is GraphUse.BACKWARD and step.is_recorded:
             _note_backward()
         results = call(args)
         args.clear()
@@ -146,7 +146,7 @@ class CudaGraphs:
 
     def _finds_saved_tensors(self) -> bool:
         """False for a backward call whose saved tensors lie elsewhere at each call."""
-        return self._facts.phase is not Phase.BACKWARD or self._facts.step.is_recorded
+        return self._facts.use is not GraphUse.BACKWARD or self._facts.step.is_recorded
 
     def _recording(self, program: PlanRunner, args: list[Any]) -> Call:
         call, facts = program.prepare(args), self._facts
@@ -169,8 +169,8 @@ class CudaGraphs:
             [at for at in facts.static if isinstance(args[at], torch.Tensor)],
             device_index=torch.cuda.current_device() if index is None else index,
             stack_traces=list(facts.origins) if len(facts.origins) == count else [None] * count,
-            is_backward=facts.phase is Phase.BACKWARD,
-            is_inference=facts.phase is Phase.INFERENCE,
+            is_backward=facts.use is GraphUse.BACKWARD,
+            is_inference=facts.use is GraphUse.INFERENCE,
             placeholders=[
                 private.PlaceholderInfo(f"argument {number}", None, [], None)
                 for number in range(len(args))

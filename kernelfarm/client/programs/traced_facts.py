@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
-from kernelfarm.client.programs.cuda_graphs import Phase, TracedFacts, TrainingStep
+from kernelfarm.client.programs.cuda_graphs import GraphUse, TracedFacts, TrainingStep
 from kernelfarm.client.pytorch.private import TracingContext, count_tangents, is_static_input
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedPhase:
+class RecordedUse:
     """Which graph of a model AOT Autograd passes to a compiler; `step` is shared by a pair."""
 
-    phase: Phase
+    use: GraphUse
     step: TrainingStep = field(default_factory=TrainingStep)
 
     def facts(self, graph: fx.GraphModule) -> TracedFacts:
         """The facts of a graph of AOT Autograd, while its tracing context is active."""
-        return TracedFacts(self.phase, self._static(graph), _origins(graph), self.step)
+        return TracedFacts(self.use, self._static(graph), _origins(graph), self.step)
 
     def _static(self, graph: fx.GraphModule) -> tuple[int, ...]:
-        if self.phase is Phase.BACKWARD:
+        if self.use is GraphUse.BACKWARD:
             return tuple(range(count_tangents(graph)))
         context = TracingContext.try_get()
         if context is None or context.fw_metadata is None:

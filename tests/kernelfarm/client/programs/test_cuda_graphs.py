@@ -18,9 +18,9 @@ from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.programs.cuda_graphs import CudaGraphs, Phase, TracedFacts, TrainingStep
+from kernelfarm.client.programs.cuda_graphs import CudaGraphs, GraphUse, TracedFacts, TrainingStep
 from kernelfarm.client.programs.recordable import obstacle, written_arguments
-from kernelfarm.client.programs.traced_facts import RecordedPhase, static_inputs
+from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.private import make_boxed_func
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.settings import client_settings
@@ -134,12 +134,12 @@ def test_the_environment_turns_recording_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_dynamo_graph_and_its_trace_have_the_same_static_inputs() -> None:
-    facts: dict[Phase, TracedFacts] = {}
+    facts: dict[GraphUse, TracedFacts] = {}
     of_graph: list[tuple[int, ...]] = []
 
-    def compiler(phase: Phase) -> Callable[..., Any]:
+    def compiler(use: GraphUse) -> Callable[..., Any]:
         def compile_graph(graph: Any, _: Any) -> Any:
-            facts[phase] = RecordedPhase(phase).facts(graph)
+            facts[use] = RecordedUse(use).facts(graph)
             return make_boxed_func(graph.forward)
 
         return compile_graph
@@ -147,7 +147,7 @@ def test_a_dynamo_graph_and_its_trace_have_the_same_static_inputs() -> None:
     def backend(gm: torch.fx.GraphModule, args: Any) -> Any:
         order = InputOrder(gm)
         of_graph.append(static_inputs(order.module))
-        compilers = map(compiler, (Phase.FORWARD, Phase.INFERENCE, Phase.BACKWARD))
+        compilers = map(compiler, (GraphUse.FORWARD, GraphUse.INFERENCE, GraphUse.BACKWARD))
         return order.called_as_before(traced(order.module, order.of(args), *compilers))
 
     fast = torch.compile(Model(), backend=backend)
@@ -155,11 +155,11 @@ def test_a_dynamo_graph_and_its_trace_have_the_same_static_inputs() -> None:
         fast(torch.ones(5, 6), torch.ones(()))
     fast(torch.ones(5, 6), torch.ones(())).sum().backward()
     # Arguments in the order of their uses: two weights after x, scale, then the cache.
-    assert facts[Phase.INFERENCE].static == facts[Phase.FORWARD].static == of_graph[0]
+    assert facts[GraphUse.INFERENCE].static == facts[GraphUse.FORWARD].static == of_graph[0]
     assert of_graph[0] == of_graph[1] and len(of_graph[0]) == 3
-    saved = facts[Phase.BACKWARD].static
+    saved = facts[GraphUse.BACKWARD].static
     assert saved == tuple(range(len(saved))) and saved
-    assert "self.cache.sin()" in str(facts[Phase.INFERENCE].origins[0])
+    assert "self.cache.sin()" in str(facts[GraphUse.INFERENCE].origins[0])
 
 
 def test_a_program_of_kernels_and_products_is_recorded() -> None:
@@ -217,13 +217,13 @@ def test_a_mask_as_value_needs_no_host() -> None:
 
 def test_a_call_that_is_not_recorded_clears_its_arguments_and_ends_the_recorded_step() -> None:
     step = TrainingStep(is_recorded=True)
-    forward = CudaGraphs(TracedFacts(Phase.FORWARD, step=step))
+    forward = CudaGraphs(TracedFacts(GraphUse.FORWARD, step=step))
     args = [torch.ones(3)]
     (result,) = forward.unrecorded(lambda args: [args[0] * 2], args)
     assert torch.equal(result, torch.full((3,), 2.0))
     assert args == [] and not step.is_recorded
     args = [torch.ones(3)]
-    eager = CudaGraphs(TracedFacts(Phase.BACKWARD, step=step)).around(lambda args: [args[0] + 1])
+    eager = CudaGraphs(TracedFacts(GraphUse.BACKWARD, step=step)).around(lambda args: [args[0] + 1])
     assert torch.equal(eager(args)[0], result) and args == []
 
 
