@@ -120,11 +120,10 @@ def _compiled(
     if warm is not None:
         return warm
     step = TrainingStep()
-    forward = _GraphCompiler(options, budget, RecordedUse(GraphUse.FORWARD, step), None, packaging)
-    inference = _GraphCompiler(options, budget, RecordedUse(GraphUse.INFERENCE), cache, packaging)
-    backward = _GraphCompiler(
-        options, budget, RecordedUse(GraphUse.BACKWARD, step), None, packaging
-    )
+    uses = {use: RecordedUse(use, step) for use in GraphUse}
+    forward = _GraphCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
+    inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
+    backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
     if packaging is None:
         return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():

@@ -78,9 +78,8 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     is_same = entry.parts.get("target") == target
     key = entry.key if is_same else program_key(entry.graph, target, options.compiled.pairs())
     is_recorded = options.settings.cuda_graphs and graph.static is not None
-    graphs = (
-        CudaGraphs(TracedFacts(GraphUse.INFERENCE, graph.static or ())) if is_recorded else None
-    )
+    facts = TracedFacts(GraphUse.INFERENCE, graph.static or ())
+    graphs = CudaGraphs(facts) if is_recorded else None
     first = FirstSearch(WaitBudget(options.settings.timeout_s))
     finder = ProgramFinder(captured, key, options, first, leaves_autocast=graph.leaves_autocast)
     try:

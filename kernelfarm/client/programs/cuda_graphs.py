@@ -166,7 +166,7 @@ class CudaGraphs:
         recorded: Call = private.cudagraphify_impl(
             model,
             args,
-            [at for at in facts.static if isinstance(args[at], torch.Tensor)],
+            [n for n, arg in enumerate(args) if n in facts.static and torch.is_tensor(arg)],
             device_index=torch.cuda.current_device() if index is None else index,
             stack_traces=list(facts.origins) if len(facts.origins) == count else [None] * count,
             is_backward=facts.use is GraphUse.BACKWARD,
