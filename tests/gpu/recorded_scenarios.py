@@ -358,20 +358,29 @@ def _other_thread(compiled: Compile, device: torch.device) -> None:
 
 
 def _recorded_by_caller(compiled: Compile, device: torch.device) -> None:
-    model = made(Block(), device)
-    fast = compiled(model)
-    x = floats(device, 8, 64)
+    """The memory of the caller's graph stays its own while a larger program takes its stream."""
+    model, larger = made(Block(), device), made(Block(256), device)
+    fast, faster = compiled(model), compiled(larger)
+    x, y = floats(device, 8, 64), floats(device, 64, 256)
     with torch.no_grad():
-        for _ in range(CALLS):
-            close(fast(x), model(x))
         if device.type == "cpu":
-            return
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = fast(x)
-        x.copy_(floats(device, 8, 64, seed=1))
-        graph.replay()
-        close(result, model(x))
+            close(fast(x), model(x))
+            return close(faster(y), larger(y))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(CALLS):
+                close(fast(x), model(x))
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=stream):
+                result = fast(x)
+            close(faster(y), larger(y))
+            others = [torch.ones(1 << shift, device=device) for shift in range(8, 18)]
+            x.copy_(floats(device, 8, 64, seed=1))
+            graph.replay()
+            close(result, model(x))
+            assert all(bool((other == 1).all()) for other in others), "the replay wrote elsewhere"
+        return torch.cuda.current_stream().wait_stream(stream)
 
 
 def _argument_changed(compiled: Compile, device: torch.device) -> None:

@@ -173,10 +173,15 @@ class _SizedProgram:
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The module's outputs for a list of arguments; any device may be the current one."""
-        if self._gpu is None or self._gpu == private._cuda_getDevice():
+        if self._gpu is None:
             return self._run(args)
-        with torch.cuda.device(self._gpu):
-            return self._run(args)
+        if self._gpu != private._cuda_getDevice():
+            with torch.cuda.device(self._gpu):
+                return self.run(args)
+        # The caller's CUDA graph would use the thread's arena, which later calls write to and free.
+        if self._arena_bytes and torch.cuda.is_current_stream_capturing():
+            return self._run_apart(args)
+        return self._run(args)
 
     def run_apart(self, args: Sequence[Any]) -> list[Any]:
         """As `run`, but the memory of temporaries is this call's own and is freed at its end.
