@@ -46,6 +46,7 @@ LENGTHS = (10, 50)
 WIDTH = 32
 ROUNDS = 15
 CALLS = 10
+BARE_CALLS = 400
 """Calls in a row; 500 launches are fewer than the driver's queue holds, so that none waits."""
 
 Call = Callable[[], object]
@@ -177,15 +178,18 @@ def measured(arms: dict[str, dict[str, Call]], device: str) -> dict[str, dict[st
     kernels = LENGTHS[1] - LENGTHS[0]
     rows["launch"] = {arm: (long[arm] - short[arm]) / kernels for arm in long}
     if device == "cuda":
-        rows["launch, bare"] = host_us(_bare_launches(), device)
+        rows["launch, bare"] = host_us(_bare_launches(), device, BARE_CALLS)
     times = median_ms(arms["layers"], device, rounds=ROUNDS, calls=CALLS)
     rows["layers, with kernels"] = {arm: 1e3 * ms for arm, ms in times.items()}
     rows["layers, call"] = host_us(arms["layers"], device)
     return rows
 
 
-def host_us(arms: dict[str, Call], device: str) -> dict[str, float]:
-    """Microseconds of the calling thread for a call of each arm: the median of some rounds."""
+def host_us(arms: dict[str, Call], device: str, calls: int = CALLS) -> dict[str, float]:
+    """Microseconds of the calling thread for a call of each arm: the median of some rounds.
+
+    A round times so many calls in a row.
+    """
     found: dict[str, list[float]] = {arm: [] for arm in arms}
     for _ in range(ROUNDS):
         for arm, call in arms.items():
@@ -193,9 +197,9 @@ def host_us(arms: dict[str, Call], device: str) -> dict[str, float]:
             if device == "cuda":
                 torch.cuda.synchronize()
             began_s = time.perf_counter()
-            for _ in range(CALLS):
+            for _ in range(calls):
                 call()
-            found[arm].append(1e6 * (time.perf_counter() - began_s) / CALLS)
+            found[arm].append(1e6 * (time.perf_counter() - began_s) / calls)
     return {arm: statistics.median(times) for arm, times in found.items()}
 
 

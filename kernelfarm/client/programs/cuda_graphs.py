@@ -195,7 +195,7 @@ _used = threading.Event()
 
 def drop_recordings() -> None:
     """Drops the calling thread's recordings; `torch._dynamo.reset()` calls it."""
-    if _used.is_set():
+    if _used.is_set() and private.can_record_in_this_thread():
         private.reset_cudagraph_trees()
 
 
