@@ -150,7 +150,7 @@ class CudaGraphs:
 
     def _recording(self, program: PlanRunner, args: list[Any]) -> Call:
         call, facts = program.prepare(args), self._facts
-        captured = program.program.captured
+        captured, static = program.program.captured, frozenset(facts.static)
 
         def model(args: list[Any]) -> list[Any]:
             if torch.cuda.is_current_stream_capturing():
@@ -166,7 +166,7 @@ class CudaGraphs:
         recorded: Call = private.cudagraphify_impl(
             model,
             args,
-            [n for n, arg in enumerate(args) if n in facts.static and torch.is_tensor(arg)],
+            [at for at, arg in enumerate(args) if at in static and torch.is_tensor(arg)],
             device_index=torch.cuda.current_device() if index is None else index,
             stack_traces=list(facts.origins) if len(facts.origins) == count else [None] * count,
             is_backward=facts.use is GraphUse.BACKWARD,
