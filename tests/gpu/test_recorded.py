@@ -14,6 +14,6 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("scenario", all_scenarios(), ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", list(all_scenarios()), ids=lambda scenario: scenario.name)
 def test_a_replay_gives_what_eager_gives(scenario: Scenario) -> None:
     assert problem_of_recording(scenario, Running(is_recorded=True), torch.device("cuda:0")) == ""
