@@ -65,7 +65,7 @@ def test_scenarios_of_replays_run_from_a_folder_without_the_farm_that_made_it(
     subprocess.run([*command, "build", str(folder), *target], check=True)
     subprocess.run([*command, "run", str(folder), "--json", str(table)], check=True)
     found = json.loads(table.read_text())
-    assert len(found) == 2 * len(list(all_scenarios()))
+    assert len(found) == 3 * len(list(all_scenarios()))
     assert {outcome["outcome"] for outcome in found.values()} == {"right"}
 
 
