@@ -13,6 +13,9 @@ disk.write_failures, disk.evicted           entries that could not be written; t
 refused.TIER.REASON                         results that failed verification, by tier and error
 runner.eager_calls, runner.programs_replaced  calls that ran eager for lack of a program; programs
                                             that a background fetch installed
+cuda_graphs.recorded                        calls that were recorded as CUDA graphs
+cuda_graphs.launched                        calls of such graphs that launched kernels (warm-ups)
+cuda_graphs.not_recorded.REASON             graphs that are not recorded, and why
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
                                             have; has now
 warm.traced.REASON                          graphs that are traced at every start, and why

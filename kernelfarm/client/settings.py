@@ -84,6 +84,8 @@ class ClientSettings:
     """How long one graph waits for the farm in all; tracing does not count."""
     mode: Mode = "wait"
     """What a graph does until its program is there, and if the farm cannot serve it."""
+    cuda_graphs: bool = False
+    """Records the programs of GPUs as CUDA graphs; `mode="reduce-overhead"` is the same."""
 
     token: SecretText = SecretText("")  # noqa: RUF009 -- it does not change
     """The tenant's token, for a farm with tenants; sent with every call."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch import fx
@@ -23,6 +23,13 @@ from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
+from kernelfarm.client.programs.cuda_graphs import (
+    CudaGraphs,
+    GraphUse,
+    TracedFacts,
+    TrainingStep,
+    drop_recordings,
+)
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.finder import (
     BackendOptions,
@@ -32,13 +39,14 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
     package_name,
     unset_fake_temporarily,
 )
-from kernelfarm.client.settings import client_settings
+from kernelfarm.client.settings import Mode, client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
@@ -46,6 +54,12 @@ from kernelfarm.errors import CallerError, KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
+
+REDUCE_OVERHEAD = "reduce-overhead"
+"""The name that torch gives to the mode in which calls are replays of CUDA graphs."""
+
+_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs")
+"""The settings that are options, too."""
 
 
 def kernelfarm(
@@ -58,10 +72,11 @@ def kernelfarm(
     """Compiles a Dynamo graph through the farm; forward and backward where gradients are needed.
 
     Keys of `options`: `endpoint`; `timeout_s` (the total wait for the farm); `mode` (`wait`, `swap`
-    or `strict`); `strict` (bool: selects that mode); `model` (`id@revision`, the name by which its
-    programs can be invalidated); `deterministic` (bool); `fallback_random` (bool: draws eager's
-    random numbers, which is slower). `mode` is the same as the option; torch allows only one of
-    the arguments.
+    or `strict`); `strict` (bool: selects that mode); `cuda_graphs` (bool: calls are replays of CUDA
+    graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
+    `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower).
+    `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one
+    of the arguments.
 
     Raises:
         CallerError: an option does not exist, or its value is not valid.
@@ -87,6 +102,10 @@ def kernelfarm(
         return packaging.packed(_compiled(order, example_inputs, found, cache, packaging))
 
 
+# Dynamo calls it when it drops the code that it compiled.
+kernelfarm.reset = drop_recordings  # type: ignore[attr-defined] # torch reads this attribute
+
+
 def _compiled(
     order: InputOrder,
     example_inputs: Sequence[Any],
@@ -96,13 +115,15 @@ def _compiled(
 ) -> Callable[..., Any]:
     """The function for Dynamo, with its arguments in the order of `order.module`."""
     budget = WaitBudget(options.settings.timeout_s)
-    warm = _warm_start(cache, options, budget)
+    gm, inputs = order.module, order.of(example_inputs)
+    warm = _warm_start(gm, cache, options, budget)
     if warm is not None:
         return warm
-    gm, inputs = order.module, order.of(example_inputs)
-    forward = _GraphCompiler(options, budget, packaging=packaging)
-    inference = _GraphCompiler(options, budget, cache, packaging)
-    backward = _GraphCompiler(options, budget, packaging=packaging, is_backward=True)
+    step = TrainingStep()
+    uses = {use: RecordedUse(use, step) for use in GraphUse}
+    forward = _GraphCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
+    inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
+    backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
     if packaging is None:
         return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
@@ -121,17 +142,19 @@ def preload() -> None:
 
 def _stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     """The settings among the options."""
-    known = {"endpoint", "timeout_s", "model", "mode", "strict"}
-    known |= {"deterministic", "fallback_random"}
+    known = {*_SETTINGS, "strict", "deterministic", "fallback_random"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
-    stated = {
-        key: options[key] for key in ("endpoint", "timeout_s", "model", "mode") if key in options
-    }
+    stated = {key: options[key] for key in _SETTINGS if key in options}
     if "strict" in options:
         stated["mode"] = "strict" if options["strict"] else "wait"
-    if mode is not None:
+    if mode == REDUCE_OVERHEAD:
+        stated["cuda_graphs"] = True
+    elif mode is not None:
+        if mode not in get_args(Mode):
+            expected = ", ".join((*get_args(Mode), REDUCE_OVERHEAD))
+            raise CallerError(f"mode {mode!r}; expected one of {expected}")
         stated["mode"] = mode
     return stated
 
@@ -153,12 +176,11 @@ class _GraphCompiler:
         self,
         options: BackendOptions,
         budget: WaitBudget,
+        recorded: RecordedUse,
         trace_cache: TraceCache | None = None,
         packaging: Packaging | None = None,
-        *,
-        is_backward: bool = False,
     ) -> None:
-        self._is_backward = is_backward
+        self._recorded = recorded
         self._options = options
         self._budget = budget
         self._trace_cache = trace_cache
@@ -168,19 +190,28 @@ class _GraphCompiler:
         # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
         with unset_fake_temporarily():
             boxed = self._boxed(gm)
-            return boxed if self._packaging is None else self._packaging.stored(gm, boxed)
+            if self._packaging is None:
+                return boxed
+            is_alone = self._recorded.use is GraphUse.INFERENCE
+            static = self._recorded.facts(gm).static if is_alone else None
+            return self._packaging.stored(gm, boxed, static)
 
     def _boxed(self, gm: fx.GraphModule) -> BoxedFunction:
+        is_recorded = self._options.settings.cuda_graphs
+        graphs = CudaGraphs(self._recorded.facts(gm)) if is_recorded else None
         try:
-            runner = self._compile(gm)
+            runner = self._compile(gm, graphs)
         except KernelfarmError as error:
             if self._options.settings.mode == "strict":
                 raise
             warn_eager(error, self._options.settings)
             runner = None
-        return make_boxed_func(gm.forward) if runner is None else runner.boxed()
+        if runner is not None:
+            return runner.boxed()
+        eager: BoxedFunction = make_boxed_func(gm.forward)
+        return eager if graphs is None else graphs.around(eager)
 
-    def _compile(self, gm: fx.GraphModule) -> GraphRunner | None:
+    def _compile(self, gm: fx.GraphModule, graphs: CudaGraphs | None) -> GraphRunner | None:
         captured = capture(gm)
         if captured.is_trivial and self._packaging is None:
             return None
@@ -198,13 +229,13 @@ class _GraphCompiler:
             key,
             self._options,
             FirstSearch(self._budget),
-            drops_arguments=self._is_backward,
+            drops_arguments=self._recorded.use is GraphUse.BACKWARD,
         )
-        return start_runner(make_boxed_func(gm.forward), finder, self._options.settings)
+        return start_runner(make_boxed_func(gm.forward), finder, self._options.settings, graphs)
 
 
 def _warm_start(
-    trace_cache: TraceCache, options: BackendOptions, budget: WaitBudget
+    module: fx.GraphModule, trace_cache: TraceCache, options: BackendOptions, budget: WaitBudget
 ) -> Callable[..., Any] | None:
     """The function for Dynamo from a cached trace; None if the graph must be traced."""
     with budget.charged():
@@ -215,8 +246,10 @@ def _warm_start(
     finder = ProgramFinder(
         trace.captured, trace.entry.key, options, first, leaves_autocast=autocast_is_on()
     )
+    facts = TracedFacts(GraphUse.INFERENCE, static_inputs(module))
+    graphs = CudaGraphs(facts) if options.settings.cuda_graphs else None
     try:
-        runner = start_runner(trace_cache.eager(), finder, options.settings)
+        runner = start_runner(trace_cache.eager(), finder, options.settings, graphs)
     except KernelfarmError:
         return None
     return callable_for(trace.entry.convention, runner.boxed())

@@ -10,7 +10,7 @@ from typing import Any
 
 from elftools.elf.elffile import ELFFile
 
-from kernelfarm.client.loaders.contract import BoundKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, raise_for
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.ir.loop_ir import Kernel
 from tests.support.launch_buffers import buffers_at
@@ -30,6 +30,9 @@ class LinalgLoader:
         folder.mkdir()
         function = load_linalg(section.data().decode(), launch.symbol, folder)
         return _LinalgKernel(self._kernels[launch.symbol], function, launch, self.launches)
+
+    def failed(self, status: int, _launch: LaunchCall, name: str) -> None:
+        raise_for(status, name)
 
     def context(self) -> int:
         return 1

@@ -12,6 +12,7 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.client.loaders.by_device import device_support
+from tests.gpu.recorded_scenarios import all_scenarios
 from tests.gpu.run_case import problem_of
 from tests.gpu.table import all_cases
 from tests.support.prepared_folder import offline
@@ -52,3 +53,32 @@ def test_kernels_bound_by_memory_are_measured_without_the_farm_that_made_them(
         assert row["failure"] == ""
         assert row["difference"] <= row["limit"]
         assert row["ms"].keys() == {"copy", "eager", "kernelfarm"}
+
+
+@pytest.mark.slow
+def test_scenarios_of_replays_run_from_a_folder_without_the_farm_that_made_it(
+    tmp_path: Path,
+) -> None:
+    folder, table = tmp_path / "prepared", tmp_path / "table.json"
+    command = [sys.executable, "-m", "tests.gpu.recorded"]
+    target = ["--target", device_support(CPU).target]
+    subprocess.run([*command, "build", str(folder), *target], check=True)
+    subprocess.run([*command, "run", str(folder), "--json", str(table)], check=True)
+    found = json.loads(table.read_text())
+    assert len(found) == 3 * len(list(all_scenarios()))
+    assert {outcome["outcome"] for outcome in found.values()} == {"right"}
+
+
+@pytest.mark.slow
+def test_launches_are_measured_without_the_farm_that_made_the_programs(tmp_path: Path) -> None:
+    folder, table = tmp_path / "prepared", tmp_path / "table.json"
+    command = [sys.executable, "-m", "benchmarks.launch_path"]
+    target = ["--target", device_support(CPU).target]
+    subprocess.run([*command, "build", str(folder), *target], check=True)
+    options = ["--no-inductor", "--json", str(table)]
+    subprocess.run([*command, "run", str(folder), *options], check=True)
+    rows = json.loads(table.read_text())
+    assert {"launch", "layers, call", "layers, with kernels"} <= rows.keys()
+    for times in rows.values():
+        assert times.keys() == {"kernelfarm", "kernelfarm reduce-overhead"}
+        assert all(us > 0 for us in times.values())

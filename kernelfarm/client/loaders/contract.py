@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import InternalError, KernelfarmError
 from kernelfarm.ir.artifact import LaunchFacts
 
 
@@ -23,7 +23,10 @@ class NotRunnableHereError(KernelfarmError):
 
 
 LaunchCall = Callable[[], int]
-"""Runs a kernel; returns 0, or 1 for an index out of bounds, or 2 if it got no memory."""
+"""Runs a kernel; returns 0, or a status that `Loader.failed` knows."""
+
+_INDEX_OUT_OF_BOUNDS = 1
+_NO_MEMORY = 2
 
 BoundKernel = Callable[[int, int], LaunchCall]
 """`bound(address of a pointer table, context)` -> a launch of the kernel on this table."""
@@ -47,8 +50,33 @@ class Loader(Protocol):
             MalformedMessageError: the bytes are not a binary for this device.
         """
 
+    def failed(self, status: int, launch: LaunchCall, name: str) -> None:
+        """Handles the status of a launch of a kernel that is not 0: launches again, or raises.
+
+        Raises:
+            IndexError: an index was out of bounds.
+            MemoryError: the kernel got no memory.
+            UnavailableError: the device's driver refused the launch.
+            InternalError: the status is unknown.
+        """
+
     def context(self) -> int:
         """The context of a launch: a CPU's number of threads, or an accelerator's current stream.
 
         The stream is a raw handle. A program reads its context once for each call.
         """
+
+
+def raise_for(status: int, name: str) -> None:
+    """Raises the error of a status that a kernel of the CPU returned.
+
+    Raises:
+        IndexError: an index was out of bounds.
+        MemoryError: the kernel got no memory.
+        InternalError: the status is unknown.
+    """
+    if status == _INDEX_OUT_OF_BOUNDS:
+        raise IndexError(f"index out of bounds in kernel {name}")
+    if status == _NO_MEMORY:
+        raise MemoryError(f"kernel {name} could not allocate memory for sorting rows")
+    raise InternalError(f"kernel {name} failed with status {status}")

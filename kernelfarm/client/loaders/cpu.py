@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from kernelfarm.client.loaders import elf
-from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, raise_for
 from kernelfarm.client.loaders.host_target import (
     host_cpu_target,
     host_flags,
@@ -112,9 +112,9 @@ class CpuKernel:
         entry, table = self._entry, (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
 
         def bound(buffers: int, threads: int) -> LaunchCall:
-            # ctypes objects need no conversion at a launch; the cast holds a reference to `table`.
-            sizes_at = ctypes.cast(table, ctypes.c_void_p)
-            return partial(entry, ctypes.c_void_p(buffers), sizes_at, ctypes.c_int32(threads))
+            # Objects that ctypes need not convert at a launch; `byref` holds a reference.
+            buffers_at = ctypes.c_void_p.from_param(buffers)
+            return partial(entry, buffers_at, ctypes.byref(table), threads)
 
         return bound
 
@@ -155,6 +155,10 @@ class CpuLoader:
             return CpuKernel(library, launch.symbol, launch.arguments.count("size"))
         except AttributeError as error:
             raise MalformedMessageError(f"the library has no function {launch.symbol!r}") from error
+
+    def failed(self, status: int, _launch: LaunchCall, name: str) -> None:
+        """Raises the error of a kernel's status."""
+        raise_for(status, name)
 
     def context(self) -> int:
         """The number of threads of the OpenMP runtime, set by `torch.set_num_threads`."""

@@ -88,7 +88,19 @@ class CudaLoader:
                 )
         finally:
             driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        return _CudaKernel(function, launch, self._context)
+        return _CudaKernel(function, launch)
+
+    def failed(self, status: int, launch: LaunchCall, name: str) -> None:
+        """Handles a failed launch: a new thread (of autograd, for example) lacks a context.
+
+        Raises:
+            UnavailableError: the driver refused the launch for another reason.
+        """
+        if status == _INVALID_CONTEXT:  # the same as CUDA's runtime does
+            _check(_driver().cuCtxSetCurrent(self._context))
+            status = launch()
+        if status != _SUCCESS:
+            raise UnavailableError(f"launch of {name}: {_message(status)}")
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""
@@ -98,10 +110,8 @@ class CudaLoader:
 class _CudaKernel:
     """A function of a loaded module; callers make its device the current one before a launch."""
 
-    def __init__(
-        self, function: ctypes.c_void_p, facts: LaunchFacts, context: ctypes.c_void_p
-    ) -> None:
-        self._function, self._facts, self._context = function, facts, context
+    def __init__(self, function: ctypes.c_void_p, facts: LaunchFacts) -> None:
+        self._function, self._facts = function, facts
 
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
         """The kernel with its grid and arguments for these sizes."""
@@ -113,32 +123,16 @@ class _CudaKernel:
         extents = ((*grid, 1, 1)[:3], (facts.num_warps * facts.warp_size, 1, 1))
         arguments = _Arguments(facts, sizes)
         launch_in = _driver().cuLaunchKernelEx
+        function = ctypes.c_void_p.from_param(self._function.value)
 
         def bound(table: int, stream: int) -> LaunchCall:
             config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
-            # Objects of ctypes need no conversion at a launch.
             pointers = arguments.of_table(table)
-            launch = partial(
-                launch_in, ctypes.byref(config), self._function, pointers, ctypes.c_void_p()
-            )
-
-            def run(_alive: object = arguments) -> int:
-                status: int = launch()
-                if status:
-                    self._launch_again(launch, status)
-                return 0
-
-            return run
+            # Objects that ctypes need not convert at a launch; `byref` holds a reference. A launch
+            # is one call of the driver, without a frame of Python.
+            return partial(launch_in, ctypes.byref(config), function, ctypes.byref(pointers), None)
 
         return bound
-
-    def _launch_again(self, launch: LaunchCall, status: int) -> None:
-        """Handles a failed launch: a new thread (of autograd, for example) lacks a context."""
-        if status == _INVALID_CONTEXT:  # the same as CUDA's runtime does
-            _check(_driver().cuCtxSetCurrent(self._context))
-            status = launch()
-        if status != _SUCCESS:
-            raise UnavailableError(f"launch of {self._facts.symbol}: {_message(status)}")
 
 
 def _launch_nothing() -> int:
@@ -181,7 +175,9 @@ class _Arguments:
                 values.append(ctypes.addressof(self._null))
             else:
                 raise MalformedMessageError(f"argument {word!r}; expected buffer, size or scratch")
-        return (ctypes.c_void_p * len(values))(*values)
+        pointers = (ctypes.c_void_p * len(values))(*values)
+        pointers.owner = self  # type: ignore[attr-defined] # what holds the array holds the sizes
+        return pointers
 
 
 @lru_cache(maxsize=1)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 
@@ -30,29 +29,37 @@ class LoadedVariant:
     kernel: LoadedKernel
 
 
+@dataclass(frozen=True, slots=True)
+class GuardedKernel:
+    """A bound variant with its conditions on addresses."""
+
+    guard: tuple[GuardAtom, ...]
+    kernel: BoundKernel
+
+
 def bind_variants(
     variants: Sequence[LoadedVariant],
     extents: Sequence[int],
     sizes: tuple[int, ...],
-) -> BoundKernel:
-    """The first variant whose guard holds, bound to its sizes.
+) -> tuple[GuardedKernel, ...]:
+    """The variants that launches may need, bound to their sizes; the first that holds is launched.
 
-    Conditions on sizes (`sizes`, and the buffers' `extents` in elements) are decided here;
-    conditions on addresses are checked at each launch.
+    Conditions on sizes (`sizes`, and the buffers' `extents` in elements) are decided here, those on
+    addresses remain. The last variant has none.
 
     Raises:
         InvalidGraphError: there is no general variant.
     """
     symbols = size_names(sizes)
-    choices: list[tuple[tuple[GuardAtom, ...], BoundKernel]] = []
+    choices: list[GuardedKernel] = []
     for variant in variants:
         on_addresses = tuple(a for a in variant.guard if a.subject is GuardSubject.PARAM_ADDRESS)
         fixed = (a for a in variant.guard if a.subject is not GuardSubject.PARAM_ADDRESS)
         if not all(_holds(atom, symbols, extents) for atom in fixed):
             continue
-        choices.append((on_addresses, variant.kernel.bind(sizes)))
+        choices.append(GuardedKernel(on_addresses, variant.kernel.bind(sizes)))
         if not on_addresses:
-            return choices[0][1] if len(choices) == 1 else _choose(choices)
+            return tuple(choices)
     raise InvalidGraphError("plan: no general variant of a kernel (one without a guard)")
 
 
@@ -61,23 +68,8 @@ def size_names(sizes: tuple[int, ...]) -> dict[str, int]:
     return {f"s{number}": value for number, value in enumerate(sizes)}
 
 
-def _choose(choices: Sequence[tuple[tuple[GuardAtom, ...], BoundKernel]]) -> BoundKernel:
-    def bound(table: int, context: int) -> LaunchCall:
-        launches = [(guard, kernel(table, context)) for guard, kernel in choices]
-
-        def launch() -> int:
-            for guard, run in launches:
-                if all(_address_holds(atom, table) for atom in guard):
-                    return run()
-            raise AssertionError("the last variant has no guard")
-
-        return launch
-
-    return bound
-
-
-def _address_holds(atom: GuardAtom, table: int) -> bool:
-    address = ctypes.c_uint64.from_address(table + 8 * int(atom.name)).value
+def address_holds(atom: GuardAtom, address: int) -> bool:
+    """True if an address satisfies a condition."""
     return _COMPARE[atom.op](address, atom.operand)
 
 

@@ -24,6 +24,7 @@ _STATED: Mapping[str, tuple[type, ...]] = {
     "timeout_s": (int, float),
     "model": (str,),
     "mode": (str,),
+    "cuda_graphs": (bool,),
 }
 """The settings that `torch.compile` may be called with, and their types."""
 
@@ -38,13 +39,15 @@ class PrecompiledGraph:
     """A graph's trace, and how it was compiled.
 
     `trace` are the bytes of `traces.entry`. `device` is a type of device. `positions` are those of
-    `InputOrder`. `stated` are the settings that `torch.compile` was called with; all others are
-    those of the process that loads the graph.
+    `InputOrder`. `static` are the positions of arguments that keep their memory, for CUDA graphs;
+    None for the graphs of a training step, which are not recorded. `stated` are the settings that
+    `torch.compile` was called with; all others are those of the process that loads the graph.
     """
 
     trace: bytes
     device: str
     positions: tuple[int, ...] | None = None
+    static: tuple[int, ...] | None = None
     stated: Mapping[str, str | float] = field(default_factory=dict)
     is_deterministic: bool = False
     fallback_random: bool = False
@@ -80,10 +83,9 @@ class PrecompiledGraph:
                 f"the package has a graph of {header['version']}; expected {version()}: compile it"
                 " again with the versions of this process"
             )
-        positions = header.pop("positions")
-        return PrecompiledGraph(
-            body[length:], positions=None if positions is None else tuple(positions), **header
-        )
+        for name in ("positions", "static"):
+            header[name] = None if header[name] is None else tuple(header[name])
+        return PrecompiledGraph(body[length:], **header)
 
 
 def _checked(header: Any) -> dict[str, Any]:
@@ -99,6 +101,7 @@ def _checked(header: Any) -> dict[str, Any]:
     flags = ("is_deterministic", "fallback_random", "leaves_autocast")
     is_valid = (
         (positions is None or _is_order(positions))
+        and (header["static"] is None or _are_positions(header["static"]))
         and header["device"] in _DEVICES
         and isinstance(stated, dict)
         and all(isinstance(value, _STATED.get(name, ())) for name, value in stated.items())
@@ -108,6 +111,11 @@ def _checked(header: Any) -> dict[str, Any]:
     if not is_valid:
         raise ValueError("a header with values of other types")
     return header
+
+
+def _are_positions(found: Any) -> bool:
+    """True for a list of positions of arguments."""
+    return isinstance(found, list) and all(type(at) is int and at >= 0 for at in found)
 
 
 def _is_order(positions: Any) -> bool:

@@ -14,6 +14,7 @@ from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.precompiled.content import PrecompiledGraph
 from kernelfarm.client.process.exported_spans import start_client_export
+from kernelfarm.client.programs.cuda_graphs import CudaGraphs, GraphUse, TracedFacts
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.finder import (
     BackendOptions,
@@ -76,10 +77,13 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     # The package may come from a machine with another processor.
     is_same = entry.parts.get("target") == target
     key = entry.key if is_same else program_key(entry.graph, target, options.compiled.pairs())
+    is_recorded = options.settings.cuda_graphs and graph.static is not None
+    facts = TracedFacts(GraphUse.INFERENCE, graph.static or ())
+    graphs = CudaGraphs(facts) if is_recorded else None
     first = FirstSearch(WaitBudget(options.settings.timeout_s))
     finder = ProgramFinder(captured, key, options, first, leaves_autocast=graph.leaves_autocast)
     try:
-        return start_runner(eager, finder, options.settings).boxed()
+        return start_runner(eager, finder, options.settings, graphs).boxed()
     except KernelfarmError as error:
         if options.settings.mode == "strict":
             raise

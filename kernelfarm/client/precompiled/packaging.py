@@ -25,6 +25,7 @@ from kernelfarm.client.precompiled.content import PrecompiledGraph, version
 from kernelfarm.client.precompiled.graph_code import GraphCode
 from kernelfarm.client.programs.finder import BackendOptions
 from kernelfarm.client.programs.graph_runner import BoxedFunction
+from kernelfarm.client.programs.traced_facts import static_inputs
 from kernelfarm.client.pytorch.private import (
     SerializableAOTDispatchCompiler,
     is_caching_precompile,
@@ -76,12 +77,14 @@ class Packaging:
         except NotCoveredError as reason:
             self._reason = str(reason)
 
-    def stored(self, gm: fx.GraphModule, boxed: BoxedFunction) -> GraphCode:
-        """A compiled functional graph as AOT Autograd stores it."""
+    def stored(
+        self, gm: fx.GraphModule, boxed: BoxedFunction, static: tuple[int, ...] | None
+    ) -> GraphCode:
+        """A compiled functional graph as AOT Autograd stores it; `static` as in the package."""
         entry = self._noted.pop(gm, None)
         if entry is None:
             return GraphCode(None, boxed, self._reason)
-        return GraphCode(self._content(entry, leaves_autocast=False), boxed)
+        return GraphCode(self._content(entry, static, leaves_autocast=False), boxed)
 
     def packed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The compiled graph as PyTorch takes it for its package.
@@ -94,7 +97,10 @@ class Packaging:
         if entry is not None:
             counters.count("precompiled.made")
             content = self._content(
-                entry, leaves_autocast=autocast_is_on(), positions=self._order.positions
+                entry,
+                static_inputs(self._order.module),
+                leaves_autocast=autocast_is_on(),
+                positions=self._order.positions,
             )
             if not is_cached:
                 return SerializableGraph(content, called)
@@ -113,6 +119,7 @@ class Packaging:
     def _content(
         self,
         entry: TraceEntry,
+        static: tuple[int, ...] | None,
         *,
         leaves_autocast: bool,
         positions: tuple[int, ...] | None = None,
@@ -121,6 +128,7 @@ class Packaging:
             to_bytes(entry),
             device=self._device,
             positions=positions,
+            static=static,
             stated=self._stated,
             is_deterministic=self._options.compiled.is_deterministic,
             fallback_random=self._options.compiled.fallback_random,

@@ -11,6 +11,7 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.programs.cuda_graphs import CudaGraphs
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
@@ -85,14 +86,19 @@ class ProgramFinder:
 
 
 def start_runner(
-    eager: BoxedFunction, finder: ProgramFinder, settings: ClientSettings
+    eager: BoxedFunction,
+    finder: ProgramFinder,
+    settings: ClientSettings,
+    cuda_graphs: CudaGraphs | None = None,
 ) -> GraphRunner:
     """The runner of a graph, whose program is there; in mode `swap` a thread fetches it.
+
+    With `cuda_graphs`, its calls are recorded.
 
     Raises:
         KernelfarmError: no tier has the program.
     """
-    runner = GraphRunner(eager, finder.find, settings)
+    runner = GraphRunner(eager, finder.find, settings, cuda_graphs)
     if settings.mode == "swap":
         runner.fetch_in_background()
     else:

@@ -28,6 +28,7 @@ from kernelfarm import spans
 from kernelfarm.client import counters
 from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S
 from kernelfarm.client.process.exit import run_in_background
+from kernelfarm.client.programs.cuda_graphs import CudaGraphs
 from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.pytorch.private import mark_boxed
 from kernelfarm.client.runtime.runner import PlanRunner
@@ -38,11 +39,19 @@ BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
 
 class GraphRunner:
-    """Runs one graph: `eager` runs the captured graph, `find` returns its program from a tier."""
+    """Runs one graph: `eager` runs the captured graph, `find` returns its program from a tier.
+
+    With `cuda_graphs`, these run the programs; calls that run eager are not recorded.
+    """
 
     def __init__(
-        self, eager: BoxedFunction, find: Callable[[], PlanRunner], settings: ClientSettings
+        self,
+        eager: BoxedFunction,
+        find: Callable[[], PlanRunner],
+        settings: ClientSettings,
+        cuda_graphs: CudaGraphs | None = None,
     ) -> None:
+        self._cuda_graphs = cuda_graphs
         self._eager = eager
         self._find = find
         self._settings = settings
@@ -64,6 +73,8 @@ class GraphRunner:
 
     def boxed(self) -> BoxedFunction:
         """The function that torch calls with a list of arguments; it clears the list."""
+        if self._cuda_graphs is not None:
+            return self._boxed_with(self._cuda_graphs)
 
         def run(args: list[Any]) -> Sequence[Any]:
             current = self._current
@@ -74,6 +85,18 @@ class GraphRunner:
             results = current(args)
             args.clear()  # the boxed convention: drops references, so that inputs can be freed
             return results
+
+        mark_boxed(run)
+        return run
+
+    def _boxed_with(self, graphs: CudaGraphs) -> BoxedFunction:
+        def run(args: list[Any]) -> Sequence[Any]:
+            current = self._current
+            if current is None or not current.validity.is_valid:
+                current = self._next()
+                if current is None:
+                    return graphs.unrecorded(self._eager, args)
+            return graphs.run(current, args)
 
         mark_boxed(run)
         return run

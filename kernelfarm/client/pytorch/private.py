@@ -10,9 +10,12 @@ Private operators (`torch.ops.aten._...`) are not listed: captured graphs name t
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from torch._C import _get_math_sdp_enabled as _get_math_sdp_enabled
     from torch._C import _get_mem_efficient_sdp_enabled as _get_mem_efficient_sdp_enabled
     from torch._C import _has_mkldnn as _has_mkldnn
+    from torch._C import _is_key_in_tls as _is_key_in_tls
     from torch._C import _len_torch_dispatch_stack as _len_torch_dispatch_stack
     from torch._C import _len_torch_function_stack as _len_torch_function_stack
     from torch._C import _set_grad_enabled as _set_grad_enabled
@@ -54,7 +58,13 @@ if TYPE_CHECKING:
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._inductor.cudagraph_trees import cudagraphify_impl as cudagraphify_impl
+    from torch._inductor.cudagraph_trees import get_manager as get_manager
+    from torch._inductor.cudagraph_trees import reset_cudagraph_trees as reset_cudagraph_trees
+    from torch._inductor.cudagraph_utils import PlaceholderInfo as PlaceholderInfo
     from torch._inductor.output_code import OutputCode as OutputCode
+    from torch._inductor.utils import FORBIDDEN_CUDAGRAPH_OPS as FORBIDDEN_CUDAGRAPH_OPS
+    from torch._inductor.utils import count_tangents as count_tangents
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
@@ -106,6 +116,7 @@ _C = "torch._C"
 _GUARDS = "torch._C._dynamo.guards"
 _SCHEMAS = "torch._functorch._aot_autograd.schemas"
 _WRAPPERS = "torch._functorch._aot_autograd.runtime_wrappers"
+_TREES = "torch._inductor.cudagraph_trees"
 _FAKE = "torch._subclasses.fake_tensor"
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
 
@@ -172,6 +183,20 @@ NAMES: Mapping[str, PrivateName] = {
     "PrecompileContext": PrivateName(
         "torch._dynamo.precompile_context", "collects the contents of precompiled packages"
     ),
+    # CUDA graphs
+    "cudagraphify_impl": PrivateName(_TREES, "records and replays the calls of a function"),
+    "get_manager": PrivateName(_TREES, "has the recordings of a device and thread"),
+    "reset_cudagraph_trees": PrivateName(_TREES, "drops the recordings of a thread"),
+    "_is_key_in_tls": PrivateName(_C, "whether a thread can have recordings"),
+    "PlaceholderInfo": PrivateName(
+        "torch._inductor.cudagraph_utils", "names an argument in messages"
+    ),
+    "FORBIDDEN_CUDAGRAPH_OPS": PrivateName(
+        "torch._inductor.utils", "operators that no CUDA graph can record"
+    ),
+    "count_tangents": PrivateName(
+        "torch._inductor.utils", "counts the tensors that a forward graph saved"
+    ),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
     "_len_torch_dispatch_stack": PrivateName(_C, "detects dispatch modes"),
@@ -211,7 +236,7 @@ def _imported(name: str) -> Any:
     private = NAMES[name]
     if private.module.startswith("torch._functorch"):
         import_module("torch._dynamo")  # the two import each other, and only this order works
-    module = import_module(private.module)
+    module = _module(private.module)
     value = module if name in _MODULES else getattr(module, name, None)
     if value is None and not private.is_optional and private.versions == VERSIONS:
         raise ImportError(
@@ -219,6 +244,15 @@ def _imported(name: str) -> Any:
             f" PyTorch {VERSIONS[0]} to {VERSIONS[-1]}"
         )
     return value
+
+
+def _module(name: str) -> ModuleType:
+    """A module of PyTorch, without the warnings of its own deprecated names at its import."""
+    if name in sys.modules:
+        return sys.modules[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return import_module(name)
 
 
 def schema_of(operator: OpOverload) -> torch.FunctionSchema:
@@ -252,6 +286,21 @@ def copy_source(node: fx.Node, copy: fx.Node) -> None:
 def package_name(module: fx.GraphModule) -> str | None:
     """The graph's name in the package that PyTorch precompiles; None if it precompiles none."""
     return getattr(module, "_backend_id", None)
+
+
+def is_static_input(placeholder: fx.Node) -> bool:
+    """True for a Dynamo graph's input that keeps its memory, such as a parameter or a buffer."""
+    facts = placeholder.meta.get("tensor_dict", {})
+    return facts.get("_dynamo_static_input_type") is not None
+
+
+def can_record_in_this_thread() -> bool:
+    """True if CUDA graph trees work in the calling thread; before 2.13 only where they began."""
+    trees = _module(_TREES)
+    if hasattr(trees, "_initialize_tls"):
+        return True
+    own = "tree_manager_containers"
+    return hasattr(trees.local, own) or torch._C._is_key_in_tls(own)
 
 
 def is_caching_precompile() -> bool:

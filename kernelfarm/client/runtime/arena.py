@@ -1,7 +1,8 @@
 """Memory for temporaries: one block for each thread and stream, reused by later calls.
 
 A new block would cost page faults at each call. A block is as large as the largest arena that a
-program on the thread needed; `release` frees it.
+program on the thread needed; `release` frees it. Calls that a CUDA graph records have blocks of
+their own.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class InputReader:
             self._positions.append(source if isinstance(source, int) else -1)
             held = None if isinstance(source, int) else source
             is_constant = isinstance(kind, Constant)
-            self._held.append(held.contiguous() if held is not None and is_constant else held)
+            self._held.append(_resting(held, captured.device) if is_constant else held)
         self._shapes = [
             tuple(e.evaluate(layout.traced_sizes) for e in k.shape) for k in self._kinds
         ]
@@ -116,6 +116,16 @@ def input_layouts(
                 f" {span}"
             )
     return {buffer.index: known for buffer, known in zip(layout.read, found, strict=True)}
+
+
+def _resting(constant: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    """A constant as calls read it: a number lies on the device, so that no call has to move it.
+
+    A CUDA graph could not record that move. Other constants have to be where they were traced.
+    """
+    if constant is None:
+        return None
+    return constant.contiguous() if constant.dim() else constant.to(device)
 
 
 def _tensor(kind: TensorType | str | Constant) -> TensorType:

@@ -52,7 +52,7 @@ class PointerTable:
 
     `known` are the buffers whose addresses are known before the first step. In a call's list of
     addresses they come first, then one 0 for each extern result and each output that is made later
-    (`kept_count`), then temporaries.
+    (`kept_count`; `kept` are their indices), then temporaries.
     `firsts` has the index of each launch's first pointer; `table_indices` has the indices of each
     buffer's pointers.
     """
@@ -66,6 +66,7 @@ class PointerTable:
             groups[_address_group(used[index], late or {})].append(index)
         self.known, kept, self.temporaries = groups
         self.kept_count = len(kept)
+        self.kept = frozenset(kept)
         numbers = {index: number for number, index in enumerate(i for g in groups for i in g)}
         self.firsts: list[int] = []
         order: list[int] = []

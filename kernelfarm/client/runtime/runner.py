@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from kernelfarm.client.runtime.inputs import InputReader
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.results import ProgramOutputs, module_outputs
-from kernelfarm.client.runtime.steps import StepBuilder, raise_for
+from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.client.runtime.symbols import SymbolReader
 
 MAX_LAYOUTS = 64
@@ -76,6 +76,31 @@ class PlanRunner:
         with _DisableAutocast():
             return program.run(args)
 
+    @property
+    def program(self) -> BoundProgram:
+        """The program that calls run."""
+        return self._program
+
+    def sizes(self, args: Sequence[Any]) -> tuple[int, ...]:
+        """The sizes of a call with these arguments: equal sizes launch the same kernels."""
+        return () if self._fixed is not None else self._symbols.read(args)
+
+    def prepare(self, args: Sequence[Any]) -> ApartCall:
+        """A call for the sizes of these arguments, after which no memory but its results is held.
+
+        What lasts (layouts, constants) is made now, so that a memory pool that is active during the
+        call has only memory that the call frees or returns.
+        """
+        program = self._fixed if self._fixed is not None else self._for_sizes(args)
+        if not self._leaves_autocast:
+            return program.run_apart
+
+        def call(args: Sequence[Any]) -> list[Any]:
+            with _DisableAutocast():
+                return program.run_apart(args)
+
+        return call
+
     def _for_sizes(self, args: Sequence[Any]) -> _SizedProgram:
         values = self._symbols.read(args)
         with self._lock:
@@ -101,6 +126,9 @@ class PlanRunner:
             drops_arguments=self._drops_arguments,
         )
 
+
+ApartCall = Callable[[Sequence[Any]], list[Any]]
+"""Runs a program once on a list of arguments, with memory of the call's own."""
 
 MAX_CONTEXTS = 16
 """Contexts (streams, numbers of threads) whose states a thread caches for a program and size."""
@@ -134,6 +162,7 @@ class _SizedProgram:
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
         self._context = program.loader.context
+        self._failed = program.loader.failed
         self._make = [
             maker(m.shape, m.strides, m.buffer.dtype, device)
             for m in layout.made
@@ -144,10 +173,36 @@ class _SizedProgram:
 
     def run(self, args: Sequence[Any]) -> list[Any]:
         """The module's outputs for a list of arguments; any device may be the current one."""
-        if self._gpu is None or self._gpu == private._cuda_getDevice():
+        if self._gpu is None:
             return self._run(args)
+        if self._gpu != private._cuda_getDevice():
+            with torch.cuda.device(self._gpu):
+                return self.run(args)
+        # The caller's CUDA graph would use the thread's arena, which later calls write to and free.
+        if self._arena_bytes and torch.cuda.is_current_stream_capturing():
+            return self._run_apart(args)
+        return self._run(args)
+
+    def run_apart(self, args: Sequence[Any]) -> list[Any]:
+        """As `run`, but the memory of temporaries is this call's own and is freed at its end.
+
+        For calls that a CUDA graph records: later calls must not write to the graph's memory. The
+        kernels' arguments are copied into the graph, so nothing else has to stay.
+        """
+        if self._gpu is None:
+            return self._run_apart(args)
         with torch.cuda.device(self._gpu):
-            return self._run(args)
+            return self._run_apart(args)
+
+    def _run_apart(self, args: Sequence[Any]) -> list[Any]:
+        state = CallState(self._steps, self._layout, [], self._context())
+        try:
+            if self._arena_bytes:
+                block = arena.take(state.blocks, self._device, self._arena_bytes)
+                self._settle(state, block)
+            return self._call(state, args)
+        finally:
+            state.release()
 
     def _run(self, args: Sequence[Any]) -> list[Any]:
         context = self._context()
@@ -178,14 +233,18 @@ class _SizedProgram:
             addresses = [tensors[index].data_ptr() for index in table.known]
             if addresses != state.addresses:  # most calls have the addresses of the last one
                 state.addresses = addresses
-                table.pack_into(state.table, 0, *table.pick(addresses + self._kept + state.fixed))
+                addresses = addresses + self._kept + state.fixed
+                table.pack_into(state.table, 0, *table.pick(addresses))
+                if state.choices:
+                    state.choose(addresses)
         if self._drops_arguments and isinstance(args, list):
             tensors.clear()
             args.clear()
         for step in state.steps:
             status = step()
             if status:
-                raise_for(status, self._steps.names[state.steps.index(step)])
+                name = self._steps.names[state.steps.index(step)]
+                self._failed(status, step, name)  # type: ignore[arg-type] # it is a launch
         self._updates.finish(values, args)
         outputs = self._results.read(values)
         return outputs if self._module_outputs is None else self._module_outputs(outputs, args)

@@ -23,6 +23,7 @@ from kernelfarm.client.runtime.extern_steps import (
     in_own_storage,
     on_whole_units,
 )
+from kernelfarm.client.runtime.guarded_launch import GuardedLaunch, common_alignment
 from kernelfarm.client.runtime.inputs import input_layouts
 from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, OutputBuffer
 from kernelfarm.client.runtime.picks import Form, Formed
@@ -30,7 +31,7 @@ from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.client.runtime.views import View
-from kernelfarm.errors import InternalError, InvalidGraphError
+from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 
 
@@ -54,6 +55,7 @@ class StepBuilder:
         self._known_layouts.update(input_layouts(program, layout))
         self._dropped: list[int] = []
         self._makers: list[MakeStep] = []
+        self._guarded: list[GuardedLaunch] = []
         self._names: list[str] = []
         made = {m.buffer.index: m for m in layout.made}
         unused = last_uses(program.plan, layout, with_inputs=drops_inputs)
@@ -68,7 +70,8 @@ class StepBuilder:
 
     def steps(self) -> PlanSteps:
         """The steps of the plan in order, with all values that were added before this call."""
-        return PlanSteps(self._makers, self._names, self._values, self._arena_views)
+        alignment = common_alignment(self._guarded)
+        return PlanSteps(self._makers, self._names, self._values, self._arena_views, alignment)
 
     def value_index(self, view: View) -> tuple[int, list[Formed]]:
         """The index of a view among a call's values, and what must be formed first."""
@@ -161,14 +164,22 @@ class StepBuilder:
 
     def _launch(self, step: Launch) -> MakeStep:
         buffers = [self._layout.buffers[name] for name in step.buffers]
-        bound = bind_variants(
+        variants = bind_variants(
             self._program.kernels[step.kernel],
             [buffer.size_elems for buffer in buffers],
             tuple(size.evaluate(self._layout.sizes) for size in step.sizes),
         )
-        offset = self._layout.table.firsts[self._launches] * POINTER_BYTES
+        first = self._layout.table.firsts[self._launches]
         self._launches += 1
-        return lambda state: bound(ctypes.addressof(state.table) + offset, state.context)
+        if len(variants) > 1:
+            kept = self._layout.table.kept
+            late = frozenset(at for at, buffer in enumerate(buffers) if buffer.index in kept)
+            choice = GuardedLaunch(variants, first, late, position=len(self._makers))
+            self._guarded.append(choice)
+            return choice.bound
+        (only,) = variants
+        offset = first * POINTER_BYTES
+        return lambda state: only.kernel(ctypes.addressof(state.table) + offset, state.context)
 
     def _extern(self, step: ExternCall) -> MakeStep:
         node = self._node(step)
@@ -248,22 +259,3 @@ def _dropping(indices: tuple[int, ...], state: CallState) -> Step:
             values[index] = None
 
     return run
-
-
-def raise_for(status: int, name: str) -> None:
-    """Raises the error of a kernel's status.
-
-    Raises:
-        IndexError: an index was out of bounds.
-        MemoryError: the kernel got no memory.
-        InternalError: the status is unknown.
-    """
-    if status == 1:
-        raise IndexError(f"index out of bounds in kernel {name}")
-    if status == _NO_MEMORY:
-        raise MemoryError(f"kernel {name} could not allocate memory for sorting rows")
-    raise InternalError(f"kernel {name} failed with status {status}")
-
-
-_NO_MEMORY = 2
-"""The status of a kernel that could not allocate memory."""

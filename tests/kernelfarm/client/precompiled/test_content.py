@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kernelfarm.client import counters
 from kernelfarm.client.disk.files import sealed, unsealed
 from kernelfarm.client.precompiled.artifacts import GraphArtifact, SerializableGraph
 from kernelfarm.client.precompiled.content import PrecompiledGraph
@@ -25,6 +26,18 @@ def function(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     turned = x.t()
     y.add_(1)
     return (x @ y).softmax(-1) + torch.tensor([0.5]), turned
+
+
+class Projection(torch.nn.Module):
+    """A product with weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The product's sines."""
+        return self.weights(x).sin()
 
 
 @pytest.fixture
@@ -52,6 +65,25 @@ def test_a_package_runs_as_eager_does(package: bytes) -> None:
         torch.testing.assert_close(args, expected)
 
 
+def test_a_package_knows_the_weights_that_a_recording_reads_in_place(
+    endpoint: str, fresh_backend: None
+) -> None:
+    model, x = Projection(), numbers(2, 4)
+    with torch.no_grad():
+        compiled = torch.compile(
+            model, backend="kernelfarm", mode="reduce-overhead", fullgraph=True
+        )
+        made = compiled.forward.aot_compile(((x,), {}))
+        package = type(made).serialize(made).serialized_data
+        graph = PrecompiledGraph.from_bytes(content_of(package))
+        assert graph.stated == {"cuda_graphs": True}
+        assert graph.static == (1, 2)  # the inputs are in the order of their uses: x, weight, bias
+        counters.reset()
+        loaded = torch.compiler.load_compiled_function(io.BytesIO(package))
+        torch.testing.assert_close(loaded(model, x), model(x))
+    assert counters.snapshot()["cuda_graphs.not_recorded.device"] == 1
+
+
 def test_the_trace_in_a_package_runs_eager(package: bytes) -> None:
     graph = PrecompiledGraph.from_bytes(content_of(package))
     run = CapturedGraphRunner(from_bytes(graph.trace).captured(torch.device("cpu")))
@@ -69,6 +101,7 @@ def test_bytes_that_are_no_graph_are_refused(package: bytes) -> None:
     for name, value in {
         "device": "meta",
         "positions": [0, 0],
+        "static": [-1],
         "stated": {"namespace": "other"},
         "is_deterministic": 1,
         "version": None,

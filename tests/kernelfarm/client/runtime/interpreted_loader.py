@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from kernelfarm.client.loaders.contract import BoundKernel, LoadedKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel, raise_for
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import LaunchFacts
 from kernelfarm.ir.interpret import run_kernel
@@ -31,6 +31,9 @@ class InterpretedLoader:
         if name not in self.kernels:
             raise MalformedMessageError(f"no kernel {name}")
         return _Interpreted(self, name)
+
+    def failed(self, status: int, _launch: LaunchCall, name: str) -> None:
+        raise_for(status, name)
 
     def context(self) -> int:
         return torch.get_num_threads()

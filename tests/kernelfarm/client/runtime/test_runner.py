@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 import weakref
 from collections.abc import Callable
@@ -465,6 +466,85 @@ def test_the_first_variant_whose_guard_holds_is_launched():
         x = memory[offset : offset + rows_here * 3].view(rows_here, 3)
         torch.testing.assert_close(runner(_args(captured, x))[0], x.exp())
     assert loader.launches == ["even", "aligned", "general", "aligned"]
+
+
+@pytest.mark.parametrize("align", [(GuardOp.DIVISIBLE, 16), (GuardOp.DIVISIBLE, 12)])
+def test_the_result_of_an_extern_step_is_checked_at_each_launch(align, monkeypatch):
+    """A multiple of 12 is no alignment, so that each address is looked at."""
+    function, (x, w), captured, plan, kernels = exp_mm_neg()
+    loaded, loader = program(captured, plan, kernels)
+    loader.kernels = {**loader.kernels, "special": kernels[1]}
+    guard = tuple(GuardAtom(GuardSubject.PARAM_ADDRESS, at, *align) for at in (0, 1))
+    special = LoadedVariant(guard, loader.load(b"special", LaunchFacts("special")))
+    kernels_of = (loaded.kernels[0], (special, *loaded.kernels[1]))
+    memory, addresses = torch.empty(20 + 48), []
+
+    def product(a, b):
+        offset = 4 * len(addresses) // 3
+        made = memory[offset : offset + 20].view(4, 5).copy_(a @ b)
+        addresses.append(made.data_ptr())
+        return made
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    runner = PlanRunner(dataclasses.replace(loaded, kernels=kernels_of))
+    expected = []
+    for _ in range(24):
+        (result,) = runner((x, w))
+        torch.testing.assert_close(result, function(x, w))
+        holds = all(at % align[1] == 0 for at in (addresses[-1], result.data_ptr()))
+        expected.append("special" if holds else "fused_neg")
+    assert loader.launches[1::2] == expected
+    assert "fused_neg" in expected
+
+
+def test_variants_follow_arguments_whose_alignment_changes():
+    captured, plan, kernels = dynamic_exp()
+    loaded, loader = program(captured, plan, kernels)
+    loader.kernels = {**loader.kernels, "aligned": kernels[0]}
+    guard = (GuardAtom(GuardSubject.PARAM_ADDRESS, 0, GuardOp.DIVISIBLE, 16),)
+    aligned = LoadedVariant(guard, loader.load(b"aligned", LaunchFacts("aligned")))
+    runner = PlanRunner(dataclasses.replace(loaded, kernels=((aligned, *loaded.kernels[0]),)))
+    memory, offsets = torch.randn(64), (0, 0, 1, 2, 2, 4, 3, 0, 8, 1)
+    for offset in offsets:
+        x = memory[offset : offset + 15].view(5, 3)
+        torch.testing.assert_close(runner(_args(captured, x))[0], x.exp())
+    assert loader.launches == ["fused_exp" if offset % 4 else "aligned" for offset in offsets]
+
+
+def test_a_prepared_call_gives_the_same_and_holds_no_memory(monkeypatch):
+    function, (x, w), captured, plan, kernels = exp_mm_neg()
+    # The product is stored in the arena: the step that does so and its state refer to each other.
+    stored = buffer("ext0", BufferKind.TEMPORARY, 20, offset_bytes=as_expr(128))
+    buffers = tuple(stored if b.name == "ext0" else b for b in plan.buffers)
+    plan = dataclasses.replace(plan, buffers=buffers, arena_bytes=as_expr(256))
+    seen = []
+
+    def product(a, b):
+        seen.append(weakref.ref(a.untyped_storage()))  # the arena, of which `a` is a part
+        made = torch.mm(a, b)
+        seen.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    call = PlanRunner(program(captured, plan, kernels)[0]).prepare((x, w))
+    gc.disable()
+    try:
+        for _ in range(3):
+            torch.testing.assert_close(call([x, w])[0], function(x, w))
+        assert len(seen) == 6 and all(reference() is None for reference in seen)
+    finally:
+        gc.enable()
+
+
+def test_prepared_calls_serve_one_size_each():
+    captured, plan, kernels = dynamic_exp()
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    few, many = (_args(captured, torch.randn(rows, 3)) for rows in (2, 9))
+    calls = [runner.prepare(args) for args in (few, many)]
+    assert runner.sizes(few) != runner.sizes(many)
+    for call, args in zip(calls, (few, many), strict=True):
+        x = next(arg for arg in args if isinstance(arg, torch.Tensor))
+        torch.testing.assert_close(call(args)[0], x.exp())
 
 
 def test_a_kernel_without_a_general_variant_is_refused():
