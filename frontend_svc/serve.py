@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 
@@ -63,46 +63,27 @@ async def serve_frontend(settings: FrontendSettings) -> None:
     join_shared_metrics(settings.frontend_process_listen.rpartition("/")[2])
     state_build("frontend", frontend_toolchain())
     access = _access(settings)
+    tenants = access.authenticator.tenants
     all_targets()  # so that the first request does not wait for files
-    signing = SigningPolicy(
-        signer=settings.signer(Space.PROGRAMS),
-        keyring=settings.keyring(),
-        validity_s=settings.offline_validity_s,
-        verified_bytes=settings.verified_bytes,
-    )
-    cache = KernelCache(
-        settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS, signing=signing
-    )
-    tier = GatewayTier(settings.gateway_cache_bytes, settings.gateway_max_age_s)
-    gateway = f"{socket.gethostname()}:{os.getpid()}"
-    feed = InvalidationFeed(cache, tier, gateway)
-    optimizer = open_channel(settings.optimizer_address, settings.internal_channel_tls())
-    codegen = open_channel(settings.codegen_address, settings.internal_channel_tls())
-    services = FlowServices(
-        cache,
-        TenantCaches(cache, tier, signing),
-        OptimizerClient(optimizer, settings.optimizer_timeout_s),
-        CodegenClient(codegen, settings.codegen_timeout_s, _kernel_check(signing)),
-    )
-    sweep_client = connect_async(settings.sweep_cache_url or settings.cache_url)
-    sweeper = FarmSweeper(
-        sweep_client, settings.namespace, settings.sweep_keys_per_s, access.authenticator.tenants
-    )
-    admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
-    importer = ProgramImporter(settings, admission)
-    refusals = RefusalReporter(access, services.tenant_caches)
-    pool = ProcessPool("frontend_svc.graph_jobs", settings.pool_limits(settings.cpu_processes))
-    graph_jobs = GraphJobClient(pool, settings)
-    flow = CompileFlow(services, graph_jobs, settings)
     drain = DrainDeadline(settings.drain_grace_s)
-    try:
+    async with AsyncExitStack() as closing:
+        sweeper = _sweeper(settings, tenants, closing)
+        tier = GatewayTier(settings.gateway_cache_bytes, settings.gateway_max_age_s)
+        services = _flow_services(settings, tier, closing)
+        pool = ProcessPool("frontend_svc.graph_jobs", settings.pool_limits(settings.cpu_processes))
+        closing.push_async_callback(pool.close)
+        feed = InvalidationFeed(services.cache, tier, f"{socket.gethostname()}:{os.getpid()}")
+        closing.push_async_callback(feed.close)
+        graph_jobs = GraphJobClient(pool, settings)
+        flow = CompileFlow(services, graph_jobs, settings)
+        admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
+        importer = ProgramImporter(settings, admission)
+        refusals = RefusalReporter(access, services.tenant_caches)
         await pool.start()
-        advertising, sweeping = _advertise(services, settings), _sweep(sweeper, settings)
-        tenants = access.authenticator.tenants
         async with (
             _farm_metrics(settings, tenants),
-            _background_task(advertising),
-            _background_task(sweeping),
+            _background_task(_advertise(services, settings)),
+            _background_task(_sweep(sweeper, settings)),
             _background_task(refusals.run()),
         ):
             feed.start()
@@ -118,13 +99,44 @@ async def serve_frontend(settings: FrontendSettings) -> None:
                     access=access,
                 )
             await flow.drain(drain.left_s())
-    finally:
-        await feed.close()
-        await pool.close()
-        await optimizer.close()
-        await codegen.close()
-        await cache.close()
-        await sweep_client.aclose()
+
+
+def _flow_services(
+    settings: FrontendSettings, tier: GatewayTier, closing: AsyncExitStack
+) -> FlowServices:
+    """The cache and the clients of the other services, which `closing` closes.
+
+    Raises:
+        CallerError: keys are missing or cannot be read.
+    """
+    signing = SigningPolicy(
+        signer=settings.signer(Space.PROGRAMS),
+        keyring=settings.keyring(),
+        validity_s=settings.offline_validity_s,
+        verified_bytes=settings.verified_bytes,
+    )
+    cache = KernelCache(
+        settings.cache_url, namespace=settings.namespace, space=Space.PROGRAMS, signing=signing
+    )
+    closing.push_async_callback(cache.close)
+    codegen = open_channel(settings.codegen_address, settings.internal_channel_tls())
+    closing.push_async_callback(codegen.close)
+    optimizer = open_channel(settings.optimizer_address, settings.internal_channel_tls())
+    closing.push_async_callback(optimizer.close)
+    return FlowServices(
+        cache,
+        TenantCaches(cache, tier, signing),
+        OptimizerClient(optimizer, settings.optimizer_timeout_s),
+        CodegenClient(codegen, settings.codegen_timeout_s, _kernel_check(signing)),
+    )
+
+
+def _sweeper(
+    settings: FrontendSettings, tenants: TenantsFile | None, closing: AsyncExitStack
+) -> FarmSweeper:
+    client = connect_async(settings.sweep_cache_url or settings.cache_url)
+    closing.push_async_callback(client.aclose)
+    return FarmSweeper(client, settings.namespace, settings.sweep_keys_per_s, tenants)
 
 
 @asynccontextmanager
