@@ -20,6 +20,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,8 @@ def sources(wanted: list[str], device: str) -> Iterator[tuple[str, torch.dtype, 
 def build(options: argparse.Namespace) -> int:
     """Fills the folder; the exit status is 1 if a program did not compile."""
     options.folder.mkdir(parents=True, exist_ok=True)
-    prepared = prepare(_captured(options.models), options.folder, TARGET, {})
+    notes = {"transformers": metadata.version("transformers")}
+    prepared = prepare(_captured(options.models), options.folder, TARGET, notes)
     for name, failure in prepared.failures.items():
         print(f"{name}: {failure}")
     print(f"{len(prepared.graphs)} models")
@@ -140,6 +142,11 @@ def run(options: argparse.Namespace) -> int:
     arms = ("kernelfarm",) if options.no_inductor else ("kernelfarm", "inductor")
     print(torch.cuda.get_device_name(), torch.__version__)
     with offline(options.folder) as prepared:
+        built, here = prepared.notes["transformers"], metadata.version("transformers")
+        if built != here:
+            print(
+                f"transformers {here}; built with {built}: models with other code have other keys"
+            )
         for name, dtype, source in sources(options.models, "cuda"):
             if f"{name} {dtype}" not in prepared.graphs:
                 continue
