@@ -69,8 +69,8 @@ def kernelfarm(
     """
     preserve_attention(gm)
     order = InputOrder(gm)
-    stated = _stated_settings(options or {}, mode)
-    found = BackendOptions(client_settings(**stated), _compile_options(options or {}))
+    stated = stated_settings(options or {}, mode)
+    found = BackendOptions(client_settings(**stated), compile_options(options or {}))
     name = package_name(gm)
     start_client_export()
     # `access_to` connects in the background while the graph is digested or traced.
@@ -119,7 +119,7 @@ def preload() -> None:
     access.client.connect()
 
 
-def _stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
+def stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
     """The settings among the options."""
     known = {"endpoint", "timeout_s", "model", "mode", "strict"}
     known |= {"deterministic", "fallback_random"}
@@ -136,7 +136,8 @@ def _stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, 
     return stated
 
 
-def _compile_options(options: Mapping[str, Any]) -> CompileOptions:
+def compile_options(options: Mapping[str, Any]) -> CompileOptions:
+    """The options of the compilation among the options."""
     return CompileOptions(
         is_deterministic=bool(options.get("deterministic", False)),
         fallback_random=bool(options.get("fallback_random", False)),

@@ -1,0 +1,172 @@
+"""`kernelfarm.packaged(model)`: `torch.compile`, whose calls look for a package before they trace.
+
+A call of new types and sizes asks this user's disk, then the farm, for the package of this call. If
+there is none that may be used, `torch.compile` compiles the model as usual. A client with a key for
+traces (`KERNELFARM_TRACE_KEY_FILE`) makes and publishes the package that it did not find.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from kernelfarm.client import counters
+from kernelfarm.client.packages.call_facts import Question, question_of
+from kernelfarm.client.packages.checks import PackageRefusedError
+from kernelfarm.client.packages.load import LoadedPackage, load_package
+from kernelfarm.client.packages.make import ModelCall, make_package
+from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
+from kernelfarm.client.programs.finder import access_to
+from kernelfarm.client.pytorch.private import _pytree, has_packages
+from kernelfarm.client.settings import client_settings
+from kernelfarm.client.torch_backend import compile_options, stated_settings
+from kernelfarm.client.traces.sizes import NotCoveredError
+
+_MOST_PACKAGES = 64
+"""Packages, and calls without a package, that one model remembers; later calls are compiled."""
+
+
+def packaged(
+    model: Callable[..., Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+    dynamic: bool | None = None,
+) -> Callable[..., Any]:
+    """`torch.compile(model, backend="kernelfarm")`, which first looks for a package of each call.
+
+    `options` and `mode` are those of the backend. Without `KERNELFARM_PACKAGES=trusted`, this is
+    `torch.compile` alone.
+
+    Raises:
+        CallerError: an option is not valid, or the keys of publishers are not pinned.
+    """
+    stated = {**(options or {}), **({} if mode is None else {"mode": mode})}
+    settings = client_settings(**stated_settings(stated, None))
+    compile_options(stated)
+    compiled = torch.compile(model, backend="kernelfarm", options=stated or None, dynamic=dynamic)
+    if settings.packages == "off":
+        return compiled
+    check_opted_in(settings)
+    if not has_packages():
+        counters.count("packages.not_covered.version")
+        return compiled
+    return PackagedModel(model, compiled, stated, dynamic)
+
+
+class PackagedModel:
+    """A model whose calls run packages; attributes are those of the compiled model."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        compiled: Callable[..., Any],
+        options: Mapping[str, Any],
+        dynamic: bool | None,
+    ) -> None:
+        self._model = model
+        self._compiled = compiled
+        self._options = options
+        self._dynamic = dynamic
+        self._first = (model,) if isinstance(model, torch.nn.Module) else ()
+        self._loaded: tuple[LoadedPackage, ...] = ()
+        self._asked: set[object] = set()
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._compiled, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the model."""
+        for loaded in self._loaded:
+            if loaded.holds(*self._first, *args, **kwargs):
+                return loaded.run(*self._first, *args, **kwargs)
+        if len(self._asked) < _MOST_PACKAGES:
+            loaded_now = self._ask(args, kwargs)
+            if loaded_now is not None:
+                return loaded_now.run(*self._first, *args, **kwargs)
+        return self._compiled(*args, **kwargs)
+
+    def _ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
+        """The package of a call that was not asked for before; else None."""
+        signature = _signature(args, kwargs)
+        with self._lock:
+            if signature in self._asked:
+                return None
+            self._asked.add(signature)
+            loaded = self._found(args, kwargs)
+            if loaded is not None:
+                self._loaded = (loaded, *self._loaded)
+            return loaded
+
+    def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
+        made = ModelCall(self._model, args, kwargs, self._dynamic)
+        try:
+            question = question_of(self._model, args, kwargs, compile_options(self._options))
+            varies = bool(made.ranges())
+        except NotCoveredError as reason:
+            counters.count(f"packages.not_covered.{reason}")
+            return None
+        stated = stated_settings(self._options, None)
+        access = access_to(client_settings(**stated))
+        asked = [SharedPackages(access, q) for q in _in_order(question, is_varying=varies)]
+        for packages in asked:
+            loaded = self._loaded_from(packages, args, kwargs)
+            if loaded is not None:
+                return loaded
+        return self._made(made, asked[0])
+
+    def _loaded_from(
+        self, packages: SharedPackages, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> LoadedPackage | None:
+        found = packages.find()
+        if found is None:
+            return None
+        stated = stated_settings(self._options, None)
+        try:
+            loaded = load_package(found, stated, self._model, (*self._first, *args), kwargs)
+        except PackageRefusedError as error:
+            counters.count_refusal("packages", error)
+            packages.note_unanswered(error)
+            return None
+        packages.note_answered()
+        return loaded
+
+    def _made(self, made: ModelCall, packages: SharedPackages) -> LoadedPackage | None:
+        """The package that this publisher makes, because the farm has none."""
+        if not packages.may_publish:
+            packages.note_missing()
+            return None
+        question = packages.question
+        try:
+            package = make_package(made, question, "kernelfarm", **self._options)
+        except NotCoveredError as reason:
+            counters.count(f"packages.not_covered.{reason}")
+            return None
+        except Exception:  # the model's own code may raise anything; the usual way reports it
+            counters.count("packages.not_made")
+            return None
+        options = compile_options(self._options)
+        packages.publish(package.content(question.parts["target"], options.pairs()))
+        return LoadedPackage(package.function)
+
+
+def _in_order(question: Question, *, is_varying: bool) -> tuple[Question, ...]:
+    """The questions for a call: the package of these sizes, then one whose sizes vary."""
+    varying = question.varying()
+    return (varying, question) if is_varying else (question, varying)
+
+
+def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
+    """What distinguishes calls that may have packages of their own; cheap to compute."""
+    leaves, structure = _pytree.tree_flatten((args, kwargs))
+    return (structure, torch.is_grad_enabled(), *map(_kind, leaves))
+
+
+def _kind(value: Any) -> object:
+    if isinstance(value, torch.Tensor):
+        return (value.dtype, value.device, value.shape, value.stride(), value.requires_grad)
+    return (type(value), value if isinstance(value, bool | int | float | str) else None)
