@@ -8,6 +8,7 @@ traces (`KERNELFARM_TRACE_KEY_FILE`) makes and publishes the package that it did
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,6 +56,10 @@ def packaged(
         counters.count("packages.not_covered.version")
         return compiled
     return PackagedModel(model, compiled, stated, dynamic)
+
+
+class PackageNotMadeWarning(UserWarning):
+    """A publisher could not make the package of a call."""
 
 
 class PackagedModel:
@@ -146,8 +151,14 @@ class PackagedModel:
         except NotCoveredError as reason:
             counters.count(f"packages.not_covered.{reason}")
             return None
-        except Exception:  # the model's own code may raise anything; the usual way reports it
+        except Exception as error:  # the model's own code, PyTorch or the farm may raise anything
             counters.count("packages.not_made")
+            cause = f"{type(error).__name__}: {error}"
+            warnings.warn(
+                f"kernelfarm: no package is made, the model is compiled without one: {cause}",
+                PackageNotMadeWarning,
+                stacklevel=2,
+            )
             return None
         options = compile_options(self._options)
         packages.publish(package.content(question.parts["target"], options.pairs()))

@@ -337,7 +337,7 @@ def failed_guard(function: Any, *args: Any, **kwargs: Any) -> str:
 
 def storable_guards(guards: Sequence[Any]) -> list[bool]:
     """For each guard whether PyTorch can store it; packages state what the others would."""
-    refused = set(CheckFunctionManager.UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
     return [
         not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
         for guard in guards
@@ -356,7 +356,7 @@ def marked_ranges(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
 
 def system_text() -> str:
     """The GPU and its software, by which PyTorch decides whether it loads a package."""
-    found = SystemInfo.current()
+    found = _imported("SystemInfo").current()
     return f"{found.gpu_name}, toolkit {found.toolkit_version}, triton {found.triton_version}"
 
 
