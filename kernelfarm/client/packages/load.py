@@ -45,11 +45,10 @@ def load_package(
     programs: dict[bytes, PrefetchedProgram] = {}
     if found.prefetched is not None:
         programs[package.key] = found.prefetched
-    scope = getattr(call, "__globals__", None)  # of a function; modules have none
     try:
         with loading_as(LoadingProcess(stated, programs)):
             function: Any = torch.compiler.load_compiled_function(
-                io.BytesIO(package.body), f_globals=scope
+                io.BytesIO(package.body), f_globals=_scope(call)
             )
         holds = function.guard_check(*args, **kwargs)
         reason = "" if holds else failed_guard(function, *args, **kwargs)
@@ -61,3 +60,10 @@ def load_package(
         raise GuardFailedError(f"a guard of the package does not hold: {reason}")
     counters.count("packages.loaded")
     return LoadedPackage(function)
+
+
+def _scope(call: Callable[..., Any]) -> dict[str, Any]:
+    """The module in which bytecode finds names; modules are traced from their `__call__`."""
+    traced: Any = type(call).__call__ if isinstance(call, torch.nn.Module) else call
+    scope: dict[str, Any] = traced.__globals__
+    return scope

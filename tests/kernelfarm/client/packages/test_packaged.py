@@ -42,24 +42,39 @@ def test_a_function_has_a_package_for_each_signature(fleet: Fleet) -> None:
                 x = numbers(rows, 7)
                 torch.testing.assert_close(fast(x, fleet.number), scaled(x, fleet.number))
                 torch.testing.assert_close(fast(x, number=fleet.number), scaled(x, fleet.number))
-    assert counted()["packages.farm.hits"] == 4
+    # A named argument is bound before the guards are checked, so it needs no package of its own.
+    assert counted()["packages.farm.hits"] == 2
     assert (traces_made(), traced_frames()) == (0, 0)
 
 
 def test_one_package_runs_sizes_that_vary(fleet: Fleet) -> None:
-    for publishes in (True, False):
-        machine(fleet, publishes=publishes)
-        model = Scaled(fleet.number)
-        fast = kernelfarm.packaged(model, dynamic=True)
-        with torch.no_grad():
-            for rows in (3, 5, 9):
-                x = numbers(rows, 12)
-                torch.testing.assert_close(fast(x), model(x))
+    machine(fleet, publishes=True)
+    model, x = Scaled(fleet.number), numbers(5, 12)
+    torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+    with torch.no_grad():
+        kernelfarm.packaged(model)(x)
+    machine(fleet)
+    fast = kernelfarm.packaged(model)
+    with torch.no_grad():
+        for rows in (3, 5, 9):  # without marks: PyTorch does not store them in guards
+            x = numbers(rows, 12)
+            torch.testing.assert_close(fast(x), model(x))
     seen = counted()
     assert (seen["packages.loaded"], seen["packages.farm.hits"], traced_frames()) == (1, 1, 0)
-    # Without `dynamic`, it is found after the package of these very sizes was not.
     machine(fleet)
-    assert call_model(fleet)["packages.farm.hits"] == 1 and traced_frames() == 0
+    assert call_model(fleet, rows=65)["refused.packages.guard_failed"] == 1
+    assert traced_frames() == 1
+
+
+def test_all_sizes_vary_if_the_caller_says_so(fleet: Fleet) -> None:
+    for publishes in (True, False):
+        machine(fleet, publishes=publishes)
+        fast = kernelfarm.packaged(scaled, dynamic=True)
+        with torch.no_grad():
+            for rows in (3, 5):
+                x = numbers(rows, rows + 2)
+                torch.testing.assert_close(fast(x, fleet.number), scaled(x, fleet.number))
+    assert (counted()["packages.farm.hits"], traced_frames()) == (1, 0)
 
 
 def test_a_call_that_the_guards_do_not_cover_is_compiled(fleet: Fleet) -> None:
@@ -129,7 +144,8 @@ def test_an_invalidated_package_is_used_no_more(fleet: Fleet, tag: str) -> None:
         admin.invalidate([tag])
     machine(fleet, disk=disk.name, MODEL="packaged@1")
     seen = call_model(fleet)
-    assert (traced_frames(), seen["packages.farm.misses.epoch"], seen["disk.stale"]) == (1, 1, 1)
+    assert (traced_frames(), seen["packages.farm.misses.epoch"]) == (1, 1)
+    assert seen["disk.stale"] >= 1
     assert "packages.disk.hits" not in seen
 
 
