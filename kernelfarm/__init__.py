@@ -1,7 +1,7 @@
 """kernelfarm: a compile farm for AI kernels.
 
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
-`torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on, and
+`torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
 `kernelfarm.packaged(model)` looks for a package before it traces. All load torch, so this package
 imports them on first use.
 """

@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from kernelfarm.client.disk.files import sealed, unsealed
@@ -87,8 +87,22 @@ class PackageHeader:
 
 def joined(header: PackageHeader, body: bytes) -> bytes:
     """The bytes of a package."""
+    return _joined(header, zlib.compress(body))
+
+
+def _joined(header: PackageHeader, stored: bytes) -> bytes:
     text = header.to_json().encode()
-    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + zlib.compress(body))
+    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + stored)
+
+
+def retargeted(content: bytes, target: str) -> bytes:
+    """The bytes of a package with the address of another target.
+
+    Raises:
+        MalformedMessageError: the bytes are not a package.
+    """
+    header, body = parted(content)
+    return _joined(replace(header, parts={**header.parts, "target": target}), body)
 
 
 def parted(content: bytes) -> tuple[PackageHeader, bytes]:

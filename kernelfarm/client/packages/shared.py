@@ -17,13 +17,10 @@ from kernelfarm.client.packages.checks import PackageRefusedError, check_header
 from kernelfarm.client.packages.header import PackageHeader, inflated, parted
 from kernelfarm.client.packages.questions import Questions
 from kernelfarm.client.settings import ClientSettings
+from kernelfarm.client.traces.publication import PACKAGE_TAG
 from kernelfarm.client.traces.signed_entries import SignedEntries
 from kernelfarm.errors import CallerError, IntegrityError, KernelfarmError, MalformedMessageError
-from kernelfarm.signing.tags import pass_tag
 from kernelfarm.v1 import trace_service_pb2 as pb
-
-PACKAGE_TAG = pass_tag("package")
-"""The tag of all packages: `kernelfarm invalidate pass:package` makes them stale."""
 
 PACKAGE_COUNTERS = {
     "disk_hit": "packages.disk.hits",

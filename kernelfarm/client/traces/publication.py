@@ -22,6 +22,9 @@ from kernelfarm.wire.manifest import manifest_to_proto
 CAPTURE_TAG = pass_tag("capture")
 """The tag of all traces: `kernelfarm invalidate pass:capture` makes them stale."""
 
+PACKAGE_TAG = pass_tag("package")
+"""The tag of all packages, in addition: `kernelfarm invalidate pass:package` makes them stale."""
+
 TRACE_VALIDITY_S = 30 * 24 * 3600
 """A trace's digest covers all that it depends on, and no service signs traces again."""
 

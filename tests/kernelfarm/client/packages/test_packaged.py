@@ -23,7 +23,9 @@ def test_a_machine_with_an_empty_disk_neither_traces_nor_compiles(fleet: Fleet) 
     assert (seen["packages.farm.published"], seen["farm.misses"]) == (1, 1)
     disk = machine(fleet)
     seen = call_model(fleet)  # other weights
-    assert (seen["packages.farm.hits"], seen["packages.loaded"], seen["farm.prefetched"]) == (1,) * 3
+    assert (seen["packages.farm.hits"], seen["packages.loaded"], seen["farm.prefetched"]) == (
+        1,
+    ) * 3
     assert (traces_made(), traced_frames()) == (0, 0)
     assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
     # What it got it keeps: the next process of this machine asks nobody.
