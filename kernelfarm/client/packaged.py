@@ -21,9 +21,9 @@ from kernelfarm.client.packages.load import LoadedPackage, load_package
 from kernelfarm.client.packages.make import ModelCall, make_package
 from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
 from kernelfarm.client.programs.finder import access_to
+from kernelfarm.client.programs.stated_options import compile_options, stated_settings
 from kernelfarm.client.pytorch.private import _pytree, has_packages
 from kernelfarm.client.settings import client_settings
-from kernelfarm.client.torch_backend import compile_options, stated_settings
 from kernelfarm.client.traces.sizes import NotCoveredError
 
 _MOST_PACKAGES = 64
@@ -48,32 +48,46 @@ def packaged(
     stated = {**(options or {}), **({} if mode is None else {"mode": mode})}
     settings = client_settings(**stated_settings(stated, None))
     compile_options(stated)
-    compiled = torch.compile(model, backend="kernelfarm", options=stated or None, dynamic=dynamic)
     if settings.packages == "off":
-        return compiled
+        return _compiled(model, stated, dynamic)
     check_opted_in(settings)
     if not has_packages():
-        counters.count("packages.not_covered.version")
-        return compiled
-    return PackagedModel(model, compiled, stated, dynamic)
+        warnings.warn(
+            f"kernelfarm: PyTorch {torch.__version__} has no packages; expected 2.11 or newer: the"
+            " model is compiled without one",
+            PackageWarning,
+            stacklevel=2,
+        )
+        return _compiled(model, stated, dynamic)
+    return PackagedModel(model, stated, dynamic)
 
 
-class PackageNotMadeWarning(UserWarning):
-    """A publisher could not make the package of a call."""
+def _compiled(
+    model: Callable[..., Any], options: Mapping[str, Any], dynamic: bool | None
+) -> Callable[..., Any]:
+    return torch.compile(
+        model, backend="kernelfarm", options=dict(options) or None, dynamic=dynamic
+    )
+
+
+class PackageWarning(UserWarning):
+    """A model runs without packages, though they are wanted."""
 
 
 class PackagedModel:
-    """A model whose calls run packages; attributes are those of the compiled model."""
+    """A model whose calls run packages; attributes are those of the model.
+
+    `torch.compile` is called when a call has no package: it imports what only tracing needs.
+    """
 
     def __init__(
         self,
         model: Callable[..., Any],
-        compiled: Callable[..., Any],
         options: Mapping[str, Any],
         dynamic: bool | None,
     ) -> None:
         self._model = model
-        self._compiled = compiled
+        self._compiled: Callable[..., Any] | None = None
         self._options = options
         self._dynamic = dynamic
         self._first = (model,) if isinstance(model, torch.nn.Module) else ()
@@ -82,7 +96,7 @@ class PackagedModel:
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._compiled, name)
+        return getattr(self._model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the model."""
@@ -93,6 +107,8 @@ class PackagedModel:
             loaded_now = self._ask(args, kwargs)
             if loaded_now is not None:
                 return loaded_now.run(*self._first, *args, **kwargs)
+        if self._compiled is None:
+            self._compiled = _compiled(self._model, self._options, self._dynamic)
         return self._compiled(*args, **kwargs)
 
     def _ask(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
@@ -156,7 +172,7 @@ class PackagedModel:
             cause = f"{type(error).__name__}: {error}"
             warnings.warn(
                 f"kernelfarm: no package is made, the model is compiled without one: {cause}",
-                PackageNotMadeWarning,
+                PackageWarning,
                 stacklevel=2,
             )
             return None

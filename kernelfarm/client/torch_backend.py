@@ -19,7 +19,6 @@ from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
-from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
@@ -32,6 +31,7 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.stated_options import compile_options, stated_settings
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
@@ -42,7 +42,7 @@ from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
-from kernelfarm.errors import CallerError, KernelfarmError
+from kernelfarm.errors import KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
@@ -117,31 +117,6 @@ def preload() -> None:
     device_support(torch.device("cpu"))
     access = access_to(settings)
     access.client.connect()
-
-
-def stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
-    """The settings among the options."""
-    known = {"endpoint", "timeout_s", "model", "mode", "strict"}
-    known |= {"deterministic", "fallback_random"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
-    stated = {
-        key: options[key] for key in ("endpoint", "timeout_s", "model", "mode") if key in options
-    }
-    if "strict" in options:
-        stated["mode"] = "strict" if options["strict"] else "wait"
-    if mode is not None:
-        stated["mode"] = mode
-    return stated
-
-
-def compile_options(options: Mapping[str, Any]) -> CompileOptions:
-    """The options of the compilation among the options."""
-    return CompileOptions(
-        is_deterministic=bool(options.get("deterministic", False)),
-        fallback_random=bool(options.get("fallback_random", False)),
-    )
 
 
 class _GraphCompiler:

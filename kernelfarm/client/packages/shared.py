@@ -81,7 +81,7 @@ class SharedPackages(SignedEntries[Package]):
             self.note_unanswered()
 
     def note_answered(self) -> None:
-        """Forgets an earlier record of `note_unanswered`."""
+        """Drops an earlier record of `note_unanswered`."""
         if self._questions is not None:
             self._questions.drop(self.digest)
 
