@@ -96,6 +96,8 @@ class PackagedModel:
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_model":  # while a copy is made
+            raise AttributeError(name)
         return getattr(self._model, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
