@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
-    from kernelfarm.client.packaged import packaged
+    from kernelfarm.client.packaged import packaged, prefetch
 
-__all__ = ["CompiledModel", "compile", "packaged"]
+__all__ = ["CompiledModel", "compile", "packaged", "prefetch"]
 
 _CLIENT_NAMES = {
     "compile": ("compile_model", "compile_model"),
     "CompiledModel": ("compile_model", "CompiledModel"),
     "packaged": ("packaged", "packaged"),
+    "prefetch": ("packaged", "prefetch"),
 }
 
 

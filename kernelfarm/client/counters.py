@@ -27,6 +27,7 @@ precompiled.made, precompiled.wrapped       graphs added to packages of PyTorch;
                                             Autograd stored
 precompiled.loaded, precompiled.not_covered  graphs loaded from packages; that no package can have
 packages.loaded                             packages of calls that PyTorch loaded
+packages.prefetched                         packages that were fetched before their call
 packages.disk.hits, packages.farm.hits      packages that this disk had; that the farm had
 packages.farm.misses, .misses.REASON        look-ups of packages that found nothing
 packages.farm.stale, .failures.REASON       packages that were invalidated; failed look-ups

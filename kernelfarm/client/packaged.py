@@ -10,15 +10,18 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from kernelfarm.client import counters
+from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.packages.call_facts import Question, question_of
 from kernelfarm.client.packages.checks import PackageRefusedError
 from kernelfarm.client.packages.load import LoadedPackage, load_package
 from kernelfarm.client.packages.make import ModelCall, make_package
+from kernelfarm.client.packages.prefetch import PackagePrefetch
 from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
 from kernelfarm.client.programs.finder import access_to
 from kernelfarm.client.programs.stated_options import compile_options, stated_settings
@@ -62,6 +65,17 @@ def packaged(
     return PackagedModel(model, stated, dynamic)
 
 
+def prefetch(
+    model: Callable[..., Any], *args: Any, device: str | None = None, **kwargs: Any
+) -> None:
+    """Fetches the package, program and kernels of a call of `packaged(model)` in the background.
+
+    See `PackagedModel.prefetch`. Does nothing for a model that uses no packages.
+    """
+    if isinstance(model, PackagedModel):
+        model.prefetch(*args, device=device, **kwargs)
+
+
 def _compiled(
     model: Callable[..., Any], options: Mapping[str, Any], dynamic: bool | None
 ) -> Callable[..., Any]:
@@ -93,6 +107,7 @@ class PackagedModel:
         self._first = (model,) if isinstance(model, torch.nn.Module) else ()
         self._loaded: tuple[LoadedPackage, ...] = ()
         self._asked: set[object] = set()
+        self._prefetches: list[PackagePrefetch] = []
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -118,36 +133,74 @@ class PackagedModel:
         signature = _signature(args, kwargs)
         with self._lock:
             if signature in self._asked:
-                return None
+                return self._loaded_meanwhile(args, kwargs)
             self._asked.add(signature)
             loaded = self._found(args, kwargs)
             if loaded is not None:
                 self._loaded = (loaded, *self._loaded)
             return loaded
 
-    def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
-        made = ModelCall(self._model, args, kwargs, self._dynamic)
+    def prefetch(self, *args: Any, device: str | None = None, **kwargs: Any) -> None:
+        """Fetches the package of a call in the background; the call waits for it.
+
+        The model and the arguments need no values: they may be on the device `meta` while `device`
+        says where they will be. Gradient mode and autocast must be those of the call.
+        """
+        planned = None if device is None else torch.device(device)
+        questions = self._questions(args, kwargs, planned)
+        if questions:
+            self._prefetches.append(PackagePrefetch(self._access(), questions))
+
+    def _loaded_meanwhile(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> LoadedPackage | None:
+        """The package that another thread has loaded for such a call."""
+        fitting = (found for found in self._loaded if found.holds(*self._first, *args, **kwargs))
+        return next(fitting, None)
+
+    def _access(self) -> FarmAccess:
+        return access_to(client_settings(**stated_settings(self._options, None)))
+
+    def _questions(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        planned: torch.device | None = None,
+    ) -> tuple[Question, ...]:
+        """The questions for a call: the package of these sizes, then one whose sizes vary."""
+        options = compile_options(self._options)
         try:
-            question = question_of(self._model, args, kwargs, compile_options(self._options))
-            varies = bool(made.ranges())
+            question = question_of(self._model, args, kwargs, options, planned)
         except NotCoveredError as reason:
             counters.count(f"packages.not_covered.{reason}")
-            return None
-        stated = stated_settings(self._options, None)
-        access = access_to(client_settings(**stated))
-        asked = [SharedPackages(access, q) for q in _in_order(question, is_varying=varies)]
+            return ()
+        varying = question.varying()
+        is_varying = bool(ModelCall(self._model, args, kwargs, self._dynamic).ranges())
+        return (varying, question) if is_varying else (question, varying)
+
+    def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
+        access = self._access()
+        asked = [SharedPackages(access, question) for question in self._questions(args, kwargs)]
         for packages in asked:
             loaded = self._loaded_from(packages, args, kwargs)
             if loaded is not None:
                 return loaded
-        return self._made(made, asked[0])
+        made = ModelCall(self._model, args, kwargs, self._dynamic)
+        return self._made(made, asked[0]) if asked else None
 
     def _loaded_from(
         self, packages: SharedPackages, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> LoadedPackage | None:
+        prefetches = [p for p in self._prefetches if packages.digest in p.digests]
+        for prefetch in prefetches:
+            prefetch.wait()
         found = packages.find()
         if found is None:
             return None
+        for prefetch in prefetches:
+            program = found.prefetched or prefetch.program(found.entry.key)
+            found = replace(found, prefetched=program)
+            self._prefetches.remove(prefetch)
         stated = stated_settings(self._options, None)
         try:
             loaded = load_package(found, stated, self._model, (*self._first, *args), kwargs)
@@ -181,12 +234,6 @@ class PackagedModel:
         options = compile_options(self._options)
         packages.publish(package.content(question.parts["target"], options.pairs()))
         return LoadedPackage(package.function)
-
-
-def _in_order(question: Question, *, is_varying: bool) -> tuple[Question, ...]:
-    """The questions for a call: the package of these sizes, then one whose sizes vary."""
-    varying = question.varying()
-    return (varying, question) if is_varying else (question, varying)
 
 
 def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:

@@ -66,8 +66,11 @@ def question_of(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     options: CompileOptions,
+    device: torch.device | None = None,
 ) -> Question:
     """The question for a call of a module or function.
+
+    `device` is where tensors of device `meta` will be when the call is made.
 
     Raises:
         NotCoveredError: no package can be found for such a call; the message is the reason.
@@ -76,7 +79,7 @@ def question_of(
     is_module = isinstance(call, torch.nn.Module)
     if not is_module and not isinstance(call, FunctionType):
         raise NotCoveredError("neither a module nor a function")
-    tensors = _Tensors()
+    tensors = _Tensors(device)
     modules = _module_facts(call, tensors) if isinstance(call, torch.nn.Module) else {}
     inputs, extents = _input_facts(args, kwargs, tensors)
     code = _code_facts(call)
@@ -106,7 +109,8 @@ _SIZES = ", of shape "
 class _Tensors:
     """Describes tensors, and which of them share memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, planned: torch.device | None) -> None:
+        self._planned = planned
         self._storages: dict[int, int] = {}
         self._devices: set[torch.device] = set()
 
@@ -115,11 +119,12 @@ class _Tensors:
             raise NotCoveredError(f"a tensor of class {type(tensor).__name__}")
         if tensor.layout is not torch.strided:
             raise NotCoveredError("a tensor of another layout")
-        if tensor.device.type != "cpu" or tensor.dim():
-            self._devices.add(tensor.device)
+        device = self._planned if self._planned and tensor.is_meta else tensor.device
+        if device.type != "cpu" or tensor.dim():
+            self._devices.add(device)
         kind = type(tensor).__name__
         number = self._storages.setdefault(storage_identity(tensor), len(self._storages))
-        facts = (tensor.dtype, tensor.device.type, f"grad={tensor.requires_grad}")
+        facts = (tensor.dtype, device.type, f"grad={tensor.requires_grad}")
         flags = f"{tensor.is_conj()} {tensor.is_neg()} {tensor.is_inference()}"
         is_dense = tensor.is_contiguous()
         rank = f"{tensor.dim()} axes {'in order' if is_dense else 'strided'}"

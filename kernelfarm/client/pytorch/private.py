@@ -302,6 +302,11 @@ def aot_compiled(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
         return entry.aot_compile((tuple(args), dict(kwargs)))
 
 
+def import_for_packages() -> None:
+    """Imports what loading a package imports, in about a second."""
+    import_module("torch._dynamo.aot_compile")
+
+
 def has_packages() -> bool:
     """True if this PyTorch can make and load packages."""
     return hasattr(torch.compiler, "load_compiled_function")

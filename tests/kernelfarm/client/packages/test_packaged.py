@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 import kernelfarm
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.programs import finder
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Space, new_signer
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
 from tests.support import packaged_models
+from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.like_eager import numbers
 from tests.support.package_machines import call_model, machine, traced_frames
 from tests.support.packaged_models import Scaled, scaled
@@ -118,6 +122,64 @@ def test_a_package_of_another_call_is_not_asked_for(
     seen = call_model(fleet, model, rows)
     assert "packages.farm.hits" not in seen and seen["packages.farm.misses"] == 2
     assert traced_frames() == 1
+
+
+def test_a_package_is_fetched_before_the_model_has_its_weights(fleet: Fleet) -> None:
+    machine(fleet, publishes=True)
+    call_model(fleet)
+    machine(fleet)
+    with torch.device("meta"):
+        model, planned = Scaled(fleet.number), torch.empty(5, 12)
+    fast = kernelfarm.packaged(model)
+    with torch.no_grad():
+        kernelfarm.prefetch(fast, planned, device="cpu")
+        model.to_empty(device="cpu")
+        model.load_state_dict(Scaled(fleet.number, seed=4).state_dict())
+        x = numbers(5, 12)
+        torch.testing.assert_close(fast(x), model(x))
+    seen = counted()
+    assert (seen["packages.prefetched"], seen["packages.farm.hits"]) == (1, 1)
+    assert (seen["packages.disk.hits"], seen["farm.prefetched"], traced_frames()) == (1, 1, 0)
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
+
+
+def test_a_prefetched_package_that_was_invalidated_is_not_used(fleet: Fleet) -> None:
+    machine(fleet, publishes=True, MODEL="prefetched@1")
+    call_model(fleet)
+    machine(fleet, MODEL="prefetched@1")
+    model, x = Scaled(fleet.number), numbers(5, 12)
+    fast = kernelfarm.packaged(model)
+    with torch.no_grad():
+        kernelfarm.prefetch(fast, x)
+        wait_until(lambda: "packages.prefetched" in counted(), TIMEOUT_S, "the package")
+        with CacheAdmin(fleet.farm.endpoint) as admin:
+            admin.invalidate(["model:prefetched@1"])
+        (access,) = finder.accesses.values()
+        wait_until(
+            lambda: "model:prefetched@1" in access.watch.invalidations.bumped,
+            TIMEOUT_S,
+            "the invalidation",
+        )
+        torch.testing.assert_close(fast(x), model(x))
+    assert (traced_frames(), counted()["packages.farm.misses.epoch"]) == (1, 1)
+
+
+def test_calls_of_several_threads_load_a_package_once(fleet: Fleet) -> None:
+    machine(fleet, publishes=True)
+    call_model(fleet)
+    machine(fleet)
+    model, x = Scaled(fleet.number), numbers(5, 12)
+    fast = kernelfarm.packaged(model)
+
+    def call(_: int) -> torch.Tensor:
+        with torch.no_grad():
+            return fast(x)
+
+    with ThreadPoolExecutor(4) as threads:
+        results = list(threads.map(call, range(8)))
+    for result in results:
+        torch.testing.assert_close(result, model(x))
+    assert (counted()["packages.loaded"], traced_frames()) == (1, 0)
 
 
 def test_packages_are_off_unless_the_client_opts_in(fleet: Fleet) -> None:
