@@ -21,6 +21,7 @@ import torch
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.packages.code_facts import TooMuchCodeError, code_facts
+from kernelfarm.client.packages.described_values import described
 from kernelfarm.client.packages.plain_values import NOT_PLAIN, text_of
 from kernelfarm.client.pytorch.private import _pytree, storage_identity, system_text
 from kernelfarm.client.traces.sizes import NotCoveredError
@@ -156,11 +157,20 @@ def _module_facts(model: torch.nn.Module, tensors: _Tensors) -> dict[str, str]:
     return facts
 
 
+_OWN = frozenset(vars(torch.nn.Module()))
+"""What each module has; `training` is the only one of them that tracing may read."""
+
+
 def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """The plain attributes of a module; PyTorch guards those of all others that it reads."""
-    for name, value in sorted(vars(module).items()):
-        if not name.startswith("_") and (text := text_of(value)) != NOT_PLAIN:
-            yield name, text
+    """The attributes of a module, other than its tensors and modules."""
+    for name in sorted(vars(module)):
+        value = vars(module)[name]
+        if "hooks" in name and name in _OWN and value:
+            raise NotCoveredError("hooks")
+        # PyTorch adds private attributes to modules; it has guards on the plain ones that it reads.
+        is_private = name.startswith("_") and text_of(value) != NOT_PLAIN
+        if name == "training" or not (name in _OWN or is_private):
+            yield name, described(value)
 
 
 def _input_facts(
@@ -195,8 +205,8 @@ def _code_facts(call: Any) -> dict[str, str]:
     is_module = isinstance(call, torch.nn.Module)
     modules = list(call.modules()) if is_module else []
     functions = [type(module).forward for module in modules] if is_module else [call]
-    # A forward method may be replaced on the module itself.
-    functions += [vars(module)["forward"] for module in modules if "forward" in vars(module)]
+    # Attributes may be functions, also in place of `forward`.
+    functions += [value for module in modules for value in vars(module).values()]
     try:
         return code_facts(functions, {type(module) for module in modules})
     except TooMuchCodeError:

@@ -8,19 +8,19 @@ header of a package has these, too.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from kernelfarm.client.packages.plain_values import NOT_PLAIN, text_of
+from kernelfarm.client.packages.described_values import described, is_versioned
 
 MAX_FUNCTIONS = 5000
 
-_VERSIONED = frozenset({"torch", "numpy", "kernelfarm", *sys.stdlib_module_names}) - {"__main__"}
 _MAX_ITEMS = 64
+_CACHED = type(functools.cache(id))
 
 
 class TooMuchCodeError(Exception):
@@ -47,7 +47,7 @@ class _Walk:
         self._seen: set[CodeType] = set()
         self._names: set[str] = set()
         self._waiting: deque[FunctionType] = deque()
-        self._methods: dict[str, list[FunctionType]] = defaultdict(list)
+        self._members: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         classes_seen = {base for found in classes for base in found.__mro__}
         for found in sorted(classes_seen, key=_name_of):
             self._add_class(found)
@@ -55,7 +55,7 @@ class _Walk:
     def add(self, value: Any) -> None:
         """Adds a function, if it is one that no version describes."""
         for function in _functions_of(value):
-            if _is_versioned(function.__module__) or function.__code__ in self._seen:
+            if is_versioned(function.__module__) or function.__code__ in self._seen:
                 continue
             if len(self._seen) >= MAX_FUNCTIONS:
                 raise TooMuchCodeError
@@ -68,10 +68,10 @@ class _Walk:
         return dict(sorted(self._facts.items()))
 
     def _add_class(self, found: type) -> None:
-        if _is_versioned(found.__module__):
+        if is_versioned(found.__module__):
             return
         for name, value in vars(found).items():
-            self._methods[name].extend(_functions_of(value))
+            self._members[name].append((f"{_name_of(found)}.{name}", value))
 
     def _describe(self, function: FunctionType) -> None:
         code = function.__code__
@@ -84,14 +84,14 @@ class _Walk:
             hasher.update(b"%d:" % len(data) + data)
         values = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).items()]
         values += [_content(cell) for cell in function.__closure__ or ()]
-        hasher.update(" ".join(map(text_of, values)).encode("utf-8", "surrogatepass"))
+        hasher.update(" ".join(map(described, values)).encode("utf-8", "surrogatepass"))
         self._facts[name] = hasher.hexdigest()
         for value in values:
             self.add(value)
         names = set(_names(code))
         for used in sorted(names - self._names):
-            for method in self._methods.get(used, ()):
-                self.add(method)
+            for name_of_member, member in self._members.get(used, ()):
+                self._use(name_of_member, member)
         self._names |= names
         self._follow(function, names)
 
@@ -101,18 +101,16 @@ class _Walk:
         for name in sorted(names & scope.keys()):
             value = scope[name]
             if type(value) is ModuleType:
-                if not _is_versioned(value.__name__):
+                if not is_versioned(value.__name__):
                     for attribute in sorted(names & vars(value).keys()):
                         self._use(f"{value.__name__}:{attribute}", vars(value)[attribute])
             else:
                 self._use(f"{function.__module__}:{name}", value)
 
     def _use(self, name: str, value: Any) -> None:
-        text = text_of(value)
-        if text != NOT_PLAIN:
-            self._facts[f"value {name}"] = text
-        elif isinstance(value, type):
-            if not _is_versioned(value.__module__):
+        self._facts[f"value {name}"] = described(value)
+        if isinstance(value, type):
+            if not is_versioned(value.__module__):
                 for method in ("__new__", "__init__", "__call__", "forward"):
                     self.add(vars(value).get(method))
         else:
@@ -149,15 +147,13 @@ def _functions_of(value: Any) -> list[FunctionType]:
         if isinstance(item, FunctionType) and item not in found:
             found.append(item)
             waiting.append(vars(item).get("__wrapped__"))
+        elif type(item) is _CACHED:
+            waiting.append(item.__wrapped__)
         elif isinstance(item, staticmethod | classmethod | MethodType):
             waiting.append(item.__func__)
         elif isinstance(item, property):
             waiting.append(item.fget)
     return found
-
-
-def _is_versioned(module: str | None) -> bool:
-    return module is not None and module.partition(".")[0] in _VERSIONED
 
 
 def _name_of(found: type) -> str:

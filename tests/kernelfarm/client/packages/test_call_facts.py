@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import pytest
@@ -67,15 +68,64 @@ def model_with(**attributes: Any) -> nn.Module:
     return model
 
 
+def with_hook() -> nn.Module:
+    model = Scaled(1.0)
+    model.first.register_forward_hook(lambda module, args, result: result)
+    return model
+
+
 def tied() -> nn.Module:
     model = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12))
     model[1].weight = model[0].weight
     return model
 
 
+LIMIT = 2.5
+
+
+def helper(x: float) -> float:
+    return min(x, LIMIT)
+
+
+def with_helper(x: float) -> float:
+    return helper(x) + 1.0
+
+
+class Config:
+    """An object that a model reads."""
+
+    def __init__(self, act: object) -> None:
+        self.act = act
+
+
 X = torch.zeros(2, 12)
 PAIRS: Mapping[str, tuple[Callable[[], Question], Callable[[], Question], str]] = {
     "attribute": (lambda: asked(model_with(), X), lambda: asked(model_with(a=1), X), "modules"),
+    "function": (
+        lambda: asked(model_with(act=torch.relu), X),
+        lambda: asked(model_with(act=torch.tanh), X),
+        "modules",
+    ),
+    "operator": (
+        lambda: asked(model_with(act=torch.ops.aten.relu), X),
+        lambda: asked(model_with(act=torch.ops.aten.tanh), X),
+        "modules",
+    ),
+    "own function": (
+        lambda: asked(model_with(_act=helper), X),
+        lambda: asked(model_with(_act=with_helper), X),
+        "modules code",
+    ),
+    "object": (
+        lambda: asked(model_with(config=Config(act=torch.relu)), X),
+        lambda: asked(model_with(config=Config(act=torch.tanh)), X),
+        "modules",
+    ),
+    "nested": (
+        lambda: asked(model_with(acts=[partial(torch.clamp, min=0.0)]), X),
+        lambda: asked(model_with(acts=[partial(torch.clamp, min=1.0)]), X),
+        "modules",
+    ),
     "training": (lambda: asked(Scaled(1.0), X), lambda: asked(Scaled(1.0).eval(), X), "modules"),
     "type": (lambda: asked(Scaled(1.0), X), lambda: asked(Scaled(1.0).double(), X), "modules"),
     "tied weights": (
@@ -127,6 +177,7 @@ def test_the_gradient_mode_is_a_part() -> None:
     [
         (torch.sin, (X,), "neither a module nor a function"),
         (scaled, (X, object()), "input object"),
+        (with_hook(), (X,), "hooks"),
         (scaled, (nn.Buffer(X).to_sparse(), 1.0), "a tensor of another layout"),
         (scaled, (torch.zeros(3, device="meta"), 1.0), "device meta"),
     ],
@@ -136,17 +187,6 @@ def test_what_no_package_can_have_says_why(
 ) -> None:
     with pytest.raises(NotCoveredError, match=reason):
         asked(call, *args)
-
-
-LIMIT = 2.5
-
-
-def helper(x: float) -> float:
-    return min(x, LIMIT)
-
-
-def with_helper(x: float) -> float:
-    return helper(x) + 1.0
 
 
 def test_code_names_what_it_uses_and_hides_texts(monkeypatch: pytest.MonkeyPatch) -> None:
