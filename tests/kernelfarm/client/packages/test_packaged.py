@@ -9,7 +9,9 @@ import torch
 
 import kernelfarm
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.farm.manifest_verifier import describe_packages
 from kernelfarm.client.programs import finder
+from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.signing import Space, new_signer
 from kernelfarm.signing.key_files import PUBLIC_KEYS, read_keyring, write_keyring
@@ -195,6 +197,17 @@ def test_who_opts_in_must_pin_the_keys_of_publishers(fleet: Fleet) -> None:
     fleet.machine(PACKAGES="trusted")
     with pytest.raises(CallerError, match="KERNELFARM_TRUSTED_KEYS_FILE"):
         kernelfarm.packaged(scaled)
+
+
+def test_the_doctor_says_whose_packages_run(fleet: Fleet) -> None:
+    machine(fleet)
+    state, is_fine = describe_packages(client_settings())
+    assert is_fine and fleet.signer().trusted.key_id in state
+    pinned = fleet.folder / "pinned.json"
+    known = read_keyring(fleet.keys / PUBLIC_KEYS).keys
+    write_keyring(pinned, [key for key in known if key.space is not Space.TRACES])
+    others = client_settings(packages="trusted", trusted_keys_file=pinned)
+    assert describe_packages(others) == ("none: no key for traces is pinned", False)
 
 
 @pytest.mark.parametrize("tag", ["pass:package", "model:packaged@1"])
