@@ -46,7 +46,6 @@ class Question:
     parts: Mapping[str, str]
     facts: Mapping[str, str]
     extents: Mapping[str, tuple[int, ...]]
-    device: torch.device
 
     @property
     def digest(self) -> bytes:
@@ -84,13 +83,13 @@ def question_of(
     modules = _module_facts(call, tensors) if isinstance(call, torch.nn.Module) else {}
     inputs, extents = _input_facts(args, kwargs, tensors)
     code = _code_facts(call)
-    device = tensors.device()
+    found_device = tensors.device()
     named: Any = type(call) if is_module else call
     parts = {
         "package": f"{FORMAT} of capture {CAPTURE_VERSION} of {ABI_VERSION}",
         "python": f"{platform.python_version()} {sys.implementation.cache_tag}",
         **{name: text for name, text in state.items() if name != "capture"},
-        "target": device_support(device).target,
+        "target": device_support(found_device).target,
         "options": ", ".join(f"{name}={value}" for name, value in options.pairs()),
         "function": _short(f"{named.__module__}:{named.__qualname__}"),
         "code": _digest_of(code),
@@ -98,9 +97,9 @@ def question_of(
         "inputs": _digest_of(inputs),
         "sizes": "stated",
     }
-    if device.type == "cuda":
+    if found_device.type == "cuda":
         parts["system"] = _short(system_text())
-    return Question(parts, {**code, **modules, **inputs}, extents, device)
+    return Question(parts, {**code, **modules, **inputs}, extents)
 
 
 _INPUT = "input "
@@ -111,6 +110,8 @@ class _Tensors:
     """Describes tensors, and which of them share memory."""
 
     def __init__(self, planned: torch.device | None) -> None:
+        if planned is not None and planned.type == "cuda" and planned.index is None:
+            planned = torch.device("cuda", torch.cuda.current_device())
         self._planned = planned
         self._storages: dict[int, int] = {}
         self._devices: set[torch.device] = set()

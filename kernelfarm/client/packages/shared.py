@@ -14,7 +14,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.packages.call_facts import Question
 from kernelfarm.client.packages.checks import PackageRefusedError, check_header
-from kernelfarm.client.packages.header import PackageHeader, inflated, parted
+from kernelfarm.client.packages.header import inflated, parted
 from kernelfarm.client.packages.questions import Questions
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.client.traces.publication import PACKAGE_TAG
@@ -41,7 +41,6 @@ class Package:
     `body` is what PyTorch unpickles. `key` is the key of its program.
     """
 
-    header: PackageHeader
     body: bytes = field(repr=False)
     key: bytes
 
@@ -60,7 +59,7 @@ class SharedPackages(SignedEntries[Package]):
         self._questions = None if access.disk is None else Questions(access.disk.root)
 
     def publish(self, content: bytes) -> None:
-        """Publishes a package (`package_content`), if this client may and the farm has none.
+        """Publishes a package (`MadePackage.content`), if this client may and the farm has none.
 
         Raises:
             CallerError: the private key cannot be read.
@@ -92,7 +91,7 @@ class SharedPackages(SignedEntries[Package]):
         except PackageRefusedError as error:
             self.note_unanswered(error)
             raise
-        return Package(header, inflated(body), trace.program_key)
+        return Package(inflated(body), trace.program_key)
 
     def _note_refusal(self, error: KernelfarmError) -> None:
         counters.count_refusal("packages", error)
