@@ -4,7 +4,8 @@ Usage: python -m benchmarks._warm_call BACKEND MODEL STARTED MODULES [PACKAGE]
 
 `STARTED` is the time at which the process was started, in seconds since 1970. With `PACKAGE`, the
 model is compiled by `aot_compile` and saved to that file, or loaded from it if it exists, in place
-of `torch.compile`; loading is part of the first call. Prints one JSON line.
+of `torch.compile`; loading is part of the first call. If `PACKAGE` is `farm`, the model is called
+by `kernelfarm.packaged`. Prints one JSON line.
 Clocks, in seconds of wall clock and of processor time (of this process and its ended children):
 
     start     from the start of the process to the result
@@ -24,7 +25,8 @@ If the file `MODULES` exists, the process imports the modules that it names and 
     program   kernelfarm: the program checked and decoded, without kernels; reads from disk too
     load      kernelfarm: kernels fetched, checked and loaded
     backend   all of the backend; Inductor: its caches read and its code loaded
-              with a package: all of loading it, in place of `dynamo` too
+              with a package: all of loading it, in place of `dynamo` too; with one of the farm,
+              also the question, the look-up (`ask`) and the checks
     run       from the backend's exit to the result: guards, and one run
 """
 
@@ -92,12 +94,30 @@ def main(arm: str, name: str, started_s: float, modules: Path, package: Path | N
     found = import_module("torch._dynamo.utils").counters
     graphs, traced = found["stats"]["unique_graphs"], found["aot_autograd"]["total"]
     facts = {"clocks": clocks, "phases": _phases, "error": error, "graphs": graphs}
-    facts["package_bytes"] = package.stat().st_size if package else 0
+    facts["package_bytes"] = _package_bytes(package)
     print(json.dumps({**facts, "traced": traced, "counters": _counters(arm)}))
+
+
+_AT_FARM = Path("farm")
+"""In place of a file: the package is looked up at the farm."""
+
+
+def _package_bytes(package: Path | None) -> int:
+    """The size of the package, as a file or as the content that the client keeps on its disk."""
+    if package is None:
+        return 0
+    if package != _AT_FARM:
+        return package.stat().st_size
+    tier = import_module("kernelfarm.client.disk.tier")
+    root = import_module("kernelfarm.client.settings").client_settings().disk_cache_dir
+    entries = (tier.read_entry(path).manifest for path in root.glob("programs/*/*/*/*.json"))
+    return sum(e.content.size_bytes for e in entries if "pass:package" in e.tags)
 
 
 def _first_call(arm: str, source: Any, package: Path | None) -> Any:
     torch = import_module("torch")
+    if package == _AT_FARM:
+        return import_module("kernelfarm").packaged(source.model)(*source.args)
     is_module = isinstance(source.model, torch.nn.Module)
     if package is None:
         return torch.compile(source.model, backend=arm)(*source.args)
@@ -129,6 +149,9 @@ def _phased_load(arm: str, source: Any, package: Path) -> tuple[Clock, Any]:
     """The first call of a package; also fills the phases."""
     global _loaded  # noqa: PLW0603 -- its time is a phase
     _loaded = timed("backend", _loaded)
+    if package == _AT_FARM:
+        packaged = import_module("kernelfarm.client.packaged").PackagedModel
+        packaged._ask = timed("backend", packaged._ask)
     if arm != "inductor":
         _backend(arm)
     begun = now()

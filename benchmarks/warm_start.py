@@ -6,7 +6,8 @@ Every measurement is a new process, after a cold one of the same arm; the arms a
     farm              this machine's disk is empty; the farm has the program, and the trace that
                       another client published; its keys are pinned
     package           `disk`, with a package of `aot_compile`: nothing is traced
-    package-farm      `farm`, with this package
+    package-farm      this machine's disk is empty; the farm has the package that another client
+                      published (`kernelfarm.packaged`), with its program and kernels
     inductor          its FX graph cache and AOTAutogradCache hold the graph
     inductor-package  its own package of `aot_compile`
 
@@ -92,7 +93,7 @@ def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warm-") as folder:
         measured = _Arms(name, Path(folder), farm)
-        cold = {arm: measured.cold(arm) for arm in ("disk", "package", *PEERS)}
+        cold = {arm: measured.cold(arm) for arm in ("disk", "package", "package-farm", *PEERS)}
         warm: dict[str, list[Run]] = {arm: [] for arm in ARMS}
         for number in range(rounds):
             for arm in ARMS:
@@ -130,7 +131,7 @@ class _Arms:
 
     def cold(self, arm: str) -> Run:
         """The first process of an arm."""
-        stated = self._inductor if arm in PEERS else self._ours | self._publishes
+        stated = self._inductor if arm in PEERS else self._stated(arm, "cold") | self._publishes
         return self._process(arm, stated, self._folder / f"{arm}.cold")
 
     def warm(self, arm: str, number: int) -> Run:
@@ -147,12 +148,15 @@ class _Arms:
             return self._inductor
         if arm in ("disk", "package"):
             return self._ours
-        return self._ours | {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{arm}-{unused}"}
+        empty = {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{arm}-{unused}"}
+        trusted = {"KERNELFARM_PACKAGES": "trusted"} if arm == "package-farm" else {}
+        return self._ours | empty | trusted
 
     def _process(self, arm: str, environment: dict[str, str], modules: Path) -> Run:
         backend = "inductor" if arm in PEERS else "kernelfarm"
         command = [sys.executable, "-m", "benchmarks._warm_call", backend, self._name]
-        package = [str(self._folder / f"{backend}.package")] if "package" in arm else []
+        file = "farm" if arm == "package-farm" else str(self._folder / f"{backend}.package")
+        package = [file] if "package" in arm else []
         done = subprocess.run(
             [*command, str(time.time()), str(modules), *package],
             env={**os.environ, **environment},
@@ -187,7 +191,7 @@ def _check_warm(arm: str, name: str, run: Run) -> None:
         "disk": counters.get("warm.hits", 0),
         "farm": counters.get("warm.farm.hits", 0) + counters.get("warm.memory.hits", 0),
         "package": counters.get("disk.hits", 0) - 1,
-        "package-farm": counters.get("farm.hits", 0) - 1,
+        "package-farm": counters.get("packages.loaded", 0) - 1,
         "inductor": counters.get("autograd_cache_hit", 0),
         "inductor-package": 0,
     }

@@ -1,8 +1,9 @@
 """kernelfarm: a compile farm for AI kernels.
 
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
-`torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on.
-Both load torch, so this package imports them on first use.
+`torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
+`kernelfarm.packaged(model)` looks for a package before it traces. All load torch, so this package
+imports them on first use.
 """
 
 from __future__ import annotations
@@ -13,13 +14,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
+    from kernelfarm.client.packaged import packaged, prefetch
 
-__all__ = ["CompiledModel", "compile"]
+__all__ = ["CompiledModel", "compile", "packaged", "prefetch"]
 
-_CLIENT_NAMES = {"compile": "compile_model", "CompiledModel": "CompiledModel"}
+_CLIENT_NAMES = {
+    "compile": ("compile_model", "compile_model"),
+    "CompiledModel": ("compile_model", "CompiledModel"),
+    "packaged": ("packaged", "packaged"),
+    "prefetch": ("packaged", "prefetch"),
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _CLIENT_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("kernelfarm.client.compile_model"), _CLIENT_NAMES[name])
+    module, attribute = _CLIENT_NAMES[name]
+    return getattr(import_module(f"kernelfarm.client.{module}"), attribute)

@@ -21,7 +21,8 @@ from kernelfarm.cache.redis_keys import RedisKeys
 # The indexed parts, with their weights when keys are compared. Other parts have weight 1.
 _INDEXED = {
     Space.PROGRAMS: {"graph": 8, "operators": 4, "target": 2},
-    Space.TRACES: {"graph": 8, "calls": 4, "target": 2},
+    # Traces of graphs have the first two, packages of models the third.
+    Space.TRACES: {"graph": 8, "calls": 4, "function": 16, "target": 2},
 }
 _WEIGHTS = {"options": 2}
 _KEYS_KEPT = 32
@@ -55,8 +56,8 @@ class KeyIndex:
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
             pipeline.set(self._record(key), json.dumps(dict(parts)), ex=MANIFEST_TTL_S)
-            for part in self._indexed:
-                index = self._name(part, parts.get(part, ""))
+            for part in self._indexed.keys() & parts.keys():
+                index = self._name(part, parts[part])
                 pipeline.zadd(index, {key: time.time()})
                 pipeline.zremrangebyrank(index, 0, -_KEYS_KEPT - 1)
                 pipeline.expire(index, MANIFEST_TTL_S)
@@ -91,8 +92,8 @@ class KeyIndex:
         """The key, other than `key`, that has an entry and shares most of these parts, or None."""
         with translated_errors():
             pipeline = self._client.pipeline(transaction=False)
-            for part in self._indexed:
-                pipeline.zrevrange(self._name(part, parts.get(part, "")), 0, _KEYS_KEPT - 1)
+            for part in self._indexed.keys() & parts.keys():
+                pipeline.zrevrange(self._name(part, parts[part]), 0, _KEYS_KEPT - 1)
             found = {near for keys in await pipeline.execute() for near in keys} - {key}
             candidates = sorted(found)
             for near in candidates:

@@ -25,6 +25,7 @@ _KEYS_REMEDY = "set KERNELFARM_TRUSTED_KEYS_FILE to the farm's public.json"
 _TRACES_REMEDY = (
     "add the farm's public key for traces (`kernelfarm keys`) to KERNELFARM_TRUSTED_KEYS_FILE"
 )
+_PACKAGES_REMEDY = "pin the public keys of publishers in KERNELFARM_TRUSTED_KEYS_FILE"
 _EPILOG = """
 [bold]Examples[/bold]
 
@@ -117,7 +118,11 @@ def _tiers(endpoint: str | None) -> list[Finding]:
     """The client's mode, disk tier and trusted keys."""
     from kernelfarm.client.diagnostics.disk import usage  # noqa: PLC0415 (loads grpc)
     from kernelfarm.client.disk.folder import checked_tier_folder  # noqa: PLC0415
-    from kernelfarm.client.farm.manifest_verifier import describe_traces, describe_trust  # noqa: PLC0415
+    from kernelfarm.client.farm.manifest_verifier import (  # noqa: PLC0415
+        describe_packages,
+        describe_traces,
+        describe_trust,
+    )
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
 
     settings = client_settings(**({"endpoint": endpoint} if endpoint else {}))
@@ -139,6 +144,9 @@ def _tiers(endpoint: str | None) -> list[Finding]:
     state, is_fine = describe_traces(settings)
     remedy = "" if is_fine else _TRACES_REMEDY
     found.append(Finding("client", "traces", is_fine, False, state, remedy))
+    state, is_fine = describe_packages(settings)
+    remedy = "" if is_fine else _PACKAGES_REMEDY
+    found.append(Finding("client", "packages", is_fine, False, state, remedy))
     return found
 
 

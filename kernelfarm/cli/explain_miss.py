@@ -1,4 +1,4 @@
-"""`kernelfarm explain-miss`: says why the farm does not find a program or a trace."""
+"""`kernelfarm explain-miss`: says why the farm does not find a program, trace or package."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ _EPILOG = """
   kernelfarm explain-miss 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 
   kernelfarm explain-miss --traces
+
+  kernelfarm explain-miss --packages
 """
 
 
@@ -38,7 +40,9 @@ def register(app: typer.Typer) -> None:
 def explain_miss(
     source: Annotated[
         str,
-        typer.Argument(help="A .pt2 file, or a program key (64 hex); with --traces, a digest."),
+        typer.Argument(
+            help="A .pt2 file, or a program key (64 hex); with --traces or --packages, a digest."
+        ),
     ] = "",
     target: Annotated[str, typer.Option(help="The target of the .pt2 file.")] = "cpu:x86-64-v3",
     model: Annotated[
@@ -47,14 +51,17 @@ def explain_miss(
     traces: Annotated[
         bool, typer.Option("--traces", help="Explain the traces that this machine made.")
     ] = False,
+    packages: Annotated[
+        bool, typer.Option("--packages", help="Explain calls here that found no package.")
+    ] = False,
     endpoint: Endpoint = None,
 ) -> None:
     """Shows the differences between the missing entry and the nearest existing one."""
     is_key = len(source) == _KEY_HEX_CHARS and set(source.lower()) <= set("0123456789abcdef")
-    if traces:
+    if traces or packages:
         if source and not is_key:
             raise CallerError(f"{source!r} is not a digest of {_KEY_HEX_CHARS} hex digits")
-        _explain_traces(source.lower(), model, endpoint)
+        _explain_shared(source.lower(), model, endpoint, of_packages=packages)
         return
     path = Path(source)
     if not is_key and not path.is_file():
@@ -69,14 +76,23 @@ def explain_miss(
     _print_explanation("program", explanation)
 
 
-def _explain_traces(digest: str, model: str, endpoint: str | None) -> None:
-    from kernelfarm.client.diagnostics.local_traces import LocalTrace, local_traces  # noqa: PLC0415
-    from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415 (keeps --help quick)
-    from kernelfarm.client.farm.manifest_verifier import describe_traces  # noqa: PLC0415
-    from kernelfarm.client.settings import client_settings  # noqa: PLC0415
+def _explain_shared(digest: str, model: str, endpoint: str | None, *, of_packages: bool) -> None:
+    from kernelfarm.cli._missing_packages import explain_packages  # noqa: PLC0415
+    from kernelfarm.client.settings import client_settings  # noqa: PLC0415 (keeps --help quick)
 
     stated = {"endpoint": endpoint, "model": model or None}
     settings = client_settings(**{name: value for name, value in stated.items() if value})
+    if of_packages:
+        explain_packages(settings, digest, _print_explanation)
+    else:
+        _explain_traces(settings, digest)
+
+
+def _explain_traces(settings: ClientSettings, digest: str) -> None:
+    from kernelfarm.client.diagnostics.local_traces import LocalTrace, local_traces  # noqa: PLC0415
+    from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415 (keeps --help quick)
+    from kernelfarm.client.farm.manifest_verifier import describe_traces  # noqa: PLC0415
+
     root = settings.disk_cache_dir.expanduser()
     here = local_traces(root)
     if digest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -46,6 +47,10 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
         Path | None,
         typer.Option(help="Folder for captured graphs, so that a job that ended continues."),
     ] = None,
+    packages: Annotated[
+        bool,
+        typer.Option("--packages", help="Also publish packages, with which clients trace nothing."),
+    ] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Capture every model again.")] = False,
     parallel: Annotated[
         int, typer.Option(help="Graphs for which the job waits at once.", min=1, max=64)
@@ -82,7 +87,15 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
     settings, version = batch_settings(endpoint, timeout)
     signer = _signer(settings)
     folder = captures or manifest.with_suffix(".captures")
-    run = _Run(stated, manifest.parent, folder, fresh, parallel, attempts)
+    run = _Run(
+        stated,
+        manifest.parent,
+        folder,
+        parallel,
+        attempts,
+        is_fresh=fresh,
+        makes_packages=packages,
+    )
     entries = run.entries(settings, signer, len(cases))
     facts = FarmFacts(endpoint=settings.endpoint, namespace=settings.namespace, version=version)
     digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
@@ -96,24 +109,17 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
         raise typer.Exit(EXIT_INCOMPLETE)
 
 
+@dataclass(frozen=True, slots=True)
 class _Run:
     """One run of a job."""
 
-    def __init__(
-        self,
-        manifest: WarmingManifest,
-        models: Path,
-        captures: Path,
-        is_fresh: bool,
-        parallel: int,
-        attempts: int,
-    ) -> None:
-        self._manifest = manifest
-        self._models = models
-        self._captures = captures
-        self._is_fresh = is_fresh
-        self._parallel = parallel
-        self._attempts = attempts
+    manifest: WarmingManifest
+    models: Path
+    captures: Path
+    parallel: int
+    attempts: int
+    is_fresh: bool
+    makes_packages: bool
 
     def entries(
         self, settings: ClientSettings, signer: Signer | None, cases: int
@@ -132,14 +138,15 @@ class _Run:
         try:
             with shown_progress(cases) as progress:
                 return WarmingJob(
-                    self._manifest,
-                    self._models,
+                    self.manifest,
+                    self.models,
                     access,
-                    GraphWarmer(access.client, signer, Retry(self._attempts)),
-                    CaptureFolder.open(self._captures),
+                    GraphWarmer(access.client, signer, Retry(self.attempts)),
+                    CaptureFolder.open(self.captures),
                     progress,
-                    self._parallel,
-                    takes_saved=not self._is_fresh,
+                    self.parallel,
+                    takes_saved=not self.is_fresh,
+                    makes_packages=self.makes_packages,
                 ).run()
         finally:
             access.client.close()

@@ -1,10 +1,12 @@
 """The client: runs inside the inference server. It imports torch and grpc, but no compiler.
 
+    packaged                       `kernelfarm.packaged(...)`
     torch_backend, compile_model   `torch.compile(backend="kernelfarm")`, `kernelfarm.compile(...)`
     bundle/                        exports and imports cache bundles
     diagnostics/                   what the command line shows of programs, traces and the disk tier
-    precompiled/                   graphs in the packages of PyTorch's own precompilation
     warming/                       cache-warming jobs, coverage certificates
+    packages/                      finds the package of a call before it is traced: disk, farm
+    precompiled/                   graphs in the packages of PyTorch's own precompilation
     traces/                        finds a trace by the digest of its Dynamo graph: disk, farm
     programs/                      finds a program by its key: memory, disk, farm
     runtime/                       turns a plan and its kernels into a callable

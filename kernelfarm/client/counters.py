@@ -29,6 +29,16 @@ refused.warm_farm.REASON                    shared traces that failed verificati
 precompiled.made, precompiled.wrapped       graphs added to packages of PyTorch; those that AOT
                                             Autograd stored
 precompiled.loaded, precompiled.not_covered  graphs loaded from packages; that no package can have
+packages.loaded                             packages of calls that PyTorch loaded
+packages.prefetched                         packages that were fetched before their call
+packages.disk.hits, packages.farm.hits      packages that this disk had; that the farm had
+packages.farm.misses, .misses.REASON        look-ups of packages that found nothing
+packages.farm.stale, .failures.REASON       packages that were invalidated; failed look-ups
+packages.farm.published                     packages that this client published
+packages.farm.not_published.REASON          packages that the farm did not accept
+packages.not_covered.REASON                 calls that no package can have, and why
+packages.not_made                           calls for which PyTorch could not make a package
+refused.packages.REASON                     packages that failed verification
 warm.unreadable, warm.write_failures        trace files that another user may have written; that
                                             could not be written
 """

@@ -122,6 +122,10 @@ class ClientSettings:
     """A private key for traces. With it, the client publishes its traces, and other clients run the
     programs that these name: give it only to processes that may decide this."""
 
+    packages: Literal["off", "trusted"] = "off"
+    """`trusted` lets `kernelfarm.packaged` run the code of packages that a pinned key for traces
+    signed; it needs `trusted_keys_file`."""
+
     disk_cache_dir: Path = field(default_factory=default_cache_dir)
     """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in
     `~/.cache` (or `XDG_CACHE_HOME`), `~/Library/Caches` or `%LOCALAPPDATA%`."""

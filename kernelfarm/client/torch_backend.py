@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -19,7 +19,6 @@ from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
-from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
@@ -39,6 +38,7 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.stated_options import compile_options, stated_settings, with_mode
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
@@ -46,20 +46,14 @@ from kernelfarm.client.pytorch.private import (
     package_name,
     unset_fake_temporarily,
 )
-from kernelfarm.client.settings import Mode, client_settings
+from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
-from kernelfarm.errors import CallerError, KernelfarmError
+from kernelfarm.errors import KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
-
-REDUCE_OVERHEAD = "reduce-overhead"
-"""The name that torch gives to the mode in which calls are replays of CUDA graphs."""
-
-_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs")
-"""The settings that are options, too."""
 
 
 def kernelfarm(
@@ -84,8 +78,9 @@ def kernelfarm(
     """
     preserve_attention(gm)
     order = InputOrder(gm)
-    stated = _stated_settings(options or {}, mode)
-    found = BackendOptions(client_settings(**stated), _compile_options(options or {}))
+    options = with_mode(options, mode)
+    stated = stated_settings(options)
+    found = BackendOptions(client_settings(**stated), compile_options(options))
     name = package_name(gm)
     start_client_export()
     # `access_to` connects in the background while the graph is digested or traced.
@@ -138,32 +133,6 @@ def preload() -> None:
     device_support(torch.device("cpu"))
     access = access_to(settings)
     access.client.connect()
-
-
-def _stated_settings(options: Mapping[str, Any], mode: str | None) -> dict[str, Any]:
-    """The settings among the options."""
-    known = {*_SETTINGS, "strict", "deterministic", "fallback_random"}
-    unknown = sorted(set(options) - known)
-    if unknown:
-        raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
-    stated = {key: options[key] for key in _SETTINGS if key in options}
-    if "strict" in options:
-        stated["mode"] = "strict" if options["strict"] else "wait"
-    if mode == REDUCE_OVERHEAD:
-        stated["cuda_graphs"] = True
-    elif mode is not None:
-        if mode not in get_args(Mode):
-            expected = ", ".join((*get_args(Mode), REDUCE_OVERHEAD))
-            raise CallerError(f"mode {mode!r}; expected one of {expected}")
-        stated["mode"] = mode
-    return stated
-
-
-def _compile_options(options: Mapping[str, Any]) -> CompileOptions:
-    return CompileOptions(
-        is_deterministic=bool(options.get("deterministic", False)),
-        fallback_random=bool(options.get("fallback_random", False)),
-    )
 
 
 class _GraphCompiler:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+import kernelfarm
 from kernelfarm.cli import make_app
 from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
@@ -30,6 +32,8 @@ from tests.support.trace_machines import counted, traces_made
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
 INCOMPLETE = 3
 TARGET = host_cpu_target()
+
+COMPILER = partial(torch.compile, backend="kernelfarm")
 
 _numbers = itertools.count(1)
 
@@ -73,7 +77,9 @@ class Job:
         with CacheAdmin(self.farm.endpoint) as admin:
             return admin.usage().spaces[1].counters.get("jobs", 0)
 
-    def replica(self, endpoint: str, disk: Path) -> dict[str, int]:
+    def replica(
+        self, endpoint: str, disk: Path, compiler: Callable[..., Any] = COMPILER
+    ) -> dict[str, int]:
         """The counters of a client with this disk, which runs the model and must not be eager."""
         new_process(endpoint, disk)
         finder.accesses.clear()
@@ -84,7 +90,7 @@ class Job:
         self.environment.setenv("KERNELFARM_ENDPOINT", endpoint)
         self.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
         model, args = scaled(self.number)
-        compiled = torch.compile(model, backend="kernelfarm", mode="strict")
+        compiled = compiler(model, mode="strict")
         with torch.no_grad():
             torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-5, atol=1e-6)
         return counted()
@@ -116,6 +122,38 @@ def test_a_replica_with_an_empty_disk_neither_traces_nor_compiles_after_a_job(
     assert (seen["warm.farm.hits"], seen["farm.prefetched"]) == (1, 1)
     assert traces_made() == 0
     assert job.kernel_jobs() == jobs
+
+
+def test_a_job_publishes_packages_with_which_a_replica_traces_nothing(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranged = "    sizes: {rows: {min: 2, max: 64}}\n    inputs: [[rows, 8]]\n"
+    job.write(job.model(), job.model("ranged", ranged), job.model("broken", breaks=True))
+    assert job.warm("--packages").exit_code == 0
+    stated, ranged_one, *broken = job.certificate.entries
+    packages = [entry.package for entry in (stated, ranged_one)]
+    assert [package and package.state for package in packages] == ["present"] * 2, packages
+    assert {e.package and e.package.reason for e in broken} == {"the model has 2 graphs", None}
+    # A second run finds them.
+    again = job.warm("--packages")
+    assert "capture of an earlier run" in again.output
+    assert [e.package for e in job.certificate.entries[:2]] == packages
+    monkeypatch.setenv("KERNELFARM_PACKAGES", "trusted")
+    jobs = job.kernel_jobs()
+    seen = job.replica(job.farm.endpoint, tmp_path / "disk", kernelfarm.packaged)
+    assert (seen["packages.farm.hits"], seen["packages.loaded"], seen["farm.prefetched"]) == (
+        1,
+    ) * 3
+    assert (traces_made(), job.kernel_jobs()) == (0, jobs)
+    assert torch._dynamo.utils.counters["frames"]["total"] == 0
+    # The certificate is checked with the packages.
+    certificate = str(job.folder / "m.certificate.json")
+    assert job.run("verify-coverage", certificate).exit_code == 0
+    with CacheAdmin(job.farm.endpoint) as admin:
+        admin.invalidate(["pass:package"])
+    checked = job.run("verify-coverage", certificate)
+    assert checked.exit_code == INCOMPLETE
+    assert "the farm does not have it" in checked.output
 
 
 def test_a_second_run_captures_and_compiles_nothing(job: Job) -> None:

@@ -15,7 +15,7 @@ from kernelfarm.client.disk.files import (
     remove,
 )
 from kernelfarm.client.disk.folder import SUBFOLDERS
-from kernelfarm.client.disk.sweep import TRACE, TierContents, scan_tier
+from kernelfarm.client.disk.sweep import QUESTION, TRACE, TierContents, scan_tier
 from kernelfarm.client.disk.tier import DiskEntry, read_entry
 from kernelfarm.client.traces.header import parted
 from kernelfarm.digest import trace_digest
@@ -107,6 +107,8 @@ def _corrupt_entries(root: Path, contents: TierContents, keyring: Keyring) -> It
         if file.path.suffix == TRACE:
             yield from _check_trace(file.path)
             continue
+        if file.path.suffix == QUESTION:
+            continue  # nothing depends on it
         try:
             entry = read_entry(file.path)
             check_manifest(entry.manifest, _address_of(entry), keyring, time.time())

@@ -31,6 +31,8 @@ _LOCK_TIMEOUT_S = 1.0
 do not outrun it; not longer, because that process may be suspended."""
 TRACE = ".trace"
 """Suffix of trace files (`traces.cache`): entries that name no blobs."""
+QUESTION = ".question"
+"""Suffix of questions for packages (`packages.questions`): entries that name no blobs."""
 _GRACE_S = 60.0
 """A younger blob without an entry may belong to an entry that is being written."""
 
@@ -150,7 +152,7 @@ def _files(root: Path) -> Iterator[StoredFile]:
 
 def _names_in(path: Path) -> frozenset[str]:
     """The blobs that an entry names; none if it is corrupt, which its next reader detects."""
-    if path.suffix == TRACE:
+    if path.suffix in (TRACE, QUESTION):
         return frozenset()
     try:
         return frozenset(json.loads(read_sealed(path))["blobs"])

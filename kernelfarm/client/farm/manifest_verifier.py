@@ -184,6 +184,22 @@ def describe_traces(settings: ClientSettings) -> tuple[str, bool]:
     return state, True
 
 
+def describe_packages(settings: ClientSettings) -> tuple[str, bool]:
+    """Describes whose packages are loaded; False if they are wanted, but nobody's are trusted.
+
+    Raises:
+        CallerError: the file of pinned keys cannot be read.
+    """
+    if settings.packages == "off":
+        return "off (KERNELFARM_PACKAGES): models are traced", True
+    pinned = settings.trusted_keys_file
+    keys = () if pinned is None else read_keyring(pinned).keys
+    names = [key.key_id for key in keys if key.space is Space.TRACES]
+    if settings.signing == "off" or not names:
+        return "none: no key for traces is pinned", False
+    return f"those signed by {', '.join(names)}, whose code runs here", True
+
+
 def is_on_this_machine(endpoint: str) -> bool:
     """True for unix sockets and loopback addresses."""
     if endpoint.startswith(("unix:", "unix-abstract:")):

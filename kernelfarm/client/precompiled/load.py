@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,12 +26,37 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction
+from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.runtime.captured_graph import CapturedGraphRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.client.traces.entry import TraceEntry, from_bytes
 from kernelfarm.digest import program_key
 from kernelfarm.errors import KernelfarmError
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingProcess:
+    """What the process that loads a package says of it, in place of the package.
+
+    `stated` are the settings that its graphs use. `programs` came with the package, by their keys.
+    """
+
+    stated: Mapping[str, Any]
+    programs: Mapping[bytes, PrefetchedProgram] = field(default_factory=dict)
+
+
+_loading: ContextVar[LoadingProcess | None] = ContextVar("loading", default=None)
+
+
+@contextmanager
+def loading_as(process: LoadingProcess) -> Iterator[None]:
+    """Graphs that are loaded in this block use these settings and programs."""
+    token = _loading.set(process)
+    try:
+        yield
+    finally:
+        _loading.reset(token)
 
 
 def loaded(content: bytes) -> Callable[..., Any]:
@@ -69,8 +97,9 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     eager = CapturedGraphRunner(captured).boxed()
     if captured.is_trivial:
         return eager
+    process = _loading.get() or LoadingProcess(graph.stated)
     options = BackendOptions(
-        client_settings(**graph.stated),
+        client_settings(**process.stated),
         CompileOptions(graph.is_deterministic, graph.fallback_random),
     )
     target = device_support(device).target
@@ -80,7 +109,7 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     is_recorded = options.settings.cuda_graphs and graph.static is not None
     facts = TracedFacts(GraphUse.INFERENCE, graph.static or ())
     graphs = CudaGraphs(facts) if is_recorded else None
-    first = FirstSearch(WaitBudget(options.settings.timeout_s))
+    first = FirstSearch(WaitBudget(options.settings.timeout_s), process.programs.get(key))
     finder = ProgramFinder(captured, key, options, first, leaves_autocast=graph.leaves_autocast)
     try:
         return start_runner(eager, finder, options.settings, graphs).boxed()

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from torch._dynamo.aot_compile_types import SerializableCallable as SerializableCallable
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
+    from torch._dynamo.guards import CheckFunctionManager as CheckFunctionManager
+    from torch._dynamo.package import SystemInfo as SystemInfo
     from torch._dynamo.precompile_context import BackendCacheArtifact as BackendCacheArtifact
     from torch._dynamo.precompile_context import PrecompileContext as PrecompileContext
     from torch._functorch._aot_autograd.schemas import MutationType as MutationType
@@ -197,6 +200,10 @@ NAMES: Mapping[str, PrivateName] = {
     "count_tangents": PrivateName(
         "torch._inductor.utils", "counts the tensors that a forward graph saved"
     ),
+    "CheckFunctionManager": PrivateName(
+        "torch._dynamo.guards", "lists the guards that PyTorch cannot store"
+    ),
+    "SystemInfo": PrivateName("torch._dynamo.package", "the software of a GPU, for packages"),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
     "_len_torch_dispatch_stack": PrivateName(_C, "detects dispatch modes"),
@@ -320,6 +327,91 @@ def storing_graphs(tag: str) -> Iterator[None]:
     tags = import_module("torch.compiler.config").patch(cache_key_tag=tag)
     with config.patch(stated), tags:
         yield
+
+
+class TracedLines(NamedTuple):
+    """Lines of a module that PyTorch traced: from `first` up to, but without, `last`."""
+
+    module: str
+    first: int
+    last: int
+    sha256: str
+
+
+def aot_compiled(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What `aot_compile` makes of one call of a compiled module or function.
+
+    Raises:
+        Exception: PyTorch, the backend or the model's own code says why it cannot.
+    """
+    config = import_module("torch._dynamo.config")
+    enabled = {"enable_aot_compile": True} if hasattr(config, "enable_aot_compile") else {}
+    entry: Any = call.forward if isinstance(call, torch.nn.Module) else call
+    with config.patch(enabled):
+        return entry.aot_compile((tuple(args), dict(kwargs)))
+
+
+def import_for_packages() -> None:
+    """Imports what loading a package imports, in about a second."""
+    import_module("torch._dynamo.aot_compile")
+
+
+def has_packages() -> bool:
+    """True if this PyTorch can make and load packages."""
+    return hasattr(torch.compiler, "load_compiled_function")
+
+
+def packed_function(function: Any) -> tuple[bytes, list[TracedLines], Any]:
+    """The bytes of what `aot_compile` made, the lines that it traced, and the compiled graph.
+
+    The bytes have no source code: the lines are stated by their digests.
+    """
+    artifacts = function._artifacts
+    sources = artifacts.source_info.inlined_sources
+    lines = [TracedLines(s.module, s.firstlineno, s.lastlineno, s.checksum) for s in sources]
+    stripped = type(artifacts.source_info)({replace(s, content="") for s in sources})
+    kept, artifacts.source_info = artifacts.source_info, stripped
+    try:
+        content = type(function).serialize(function).serialized_data
+    finally:
+        artifacts.source_info = kept
+    return content, sorted(lines), artifacts.compiled_fn
+
+
+def checked_call(function: Any) -> tuple[Callable[..., bool], Callable[..., Any]]:
+    """The guards of what `aot_compile` made, and its call without guards."""
+    return function.guard_check, function.fn
+
+
+def failed_guard(function: Any, *args: Any, **kwargs: Any) -> str:
+    """Why the guards of what `aot_compile` made do not hold for a call."""
+    values = function.prepare_f_locals(*args, **kwargs)
+    return str(function._artifacts.guard_manager.check_verbose(values))
+
+
+def storable_guards(guards: Sequence[Any]) -> list[bool]:
+    """For each guard whether PyTorch can store it; packages state what the others would."""
+    refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    return [
+        not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
+        for guard in guards
+    ]
+
+
+def marked_ranges(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
+    """The ranges of the axes that `mark_dynamic` marked; without one, from 2."""
+    axes: set[int] = getattr(tensor, "_dynamo_dynamic_indices", set())
+    found: dict[int, tuple[int, int | None]] = dict.fromkeys(axes, (2, None))
+    for stated in getattr(tensor, "_dynamo_dynamic_range", ()):
+        least = 2 if stated.min is None else max(2, stated.min)  # 0 and 1 are constants
+        found[stated.dim] = (least, stated.max)
+    return found
+
+
+def system_text() -> str:
+    """The GPU and its software, by which PyTorch decides whether it loads a package."""
+    found = _imported("SystemInfo").current()
+    return f"{found.gpu_name}, toolkit {found.toolkit_version}, triton {found.triton_version}"
 
 
 def is_exporting() -> bool:

@@ -22,6 +22,9 @@ from kernelfarm.wire.manifest import manifest_to_proto
 CAPTURE_TAG = pass_tag("capture")
 """The tag of all traces: `kernelfarm invalidate pass:capture` makes them stale."""
 
+PACKAGE_TAG = pass_tag("package")
+"""The tag of all packages, in addition: `kernelfarm invalidate pass:package` makes them stale."""
+
 TRACE_VALIDITY_S = 30 * 24 * 3600
 """A trace's digest covers all that it depends on, and no service signs traces again."""
 
@@ -38,13 +41,15 @@ class Epoch:
 class PublishedTrace:
     """A trace to publish: its digest, its content, the parts of the digest, and its model's name.
 
-    `content` is a serialized `kernelfarm.v1.Trace`. `model` may be empty.
+    `content` is a serialized `kernelfarm.v1.Trace`. `model` may be empty. `tags` are added to those
+    of all traces.
     """
 
     digest: bytes
     content: bytes = field(repr=False)
     parts: Mapping[str, str]
     model: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def publish_trace(
@@ -64,7 +69,7 @@ def publish_trace(
 
 def _statement(namespace: str, trace: PublishedTrace, made_in: Epoch) -> Manifest:
     tenant = namespace.partition("/")[2]
-    tags = {CAPTURE_TAG}
+    tags = {CAPTURE_TAG, *trace.tags}
     tags.update([model_tag(trace.model)] if trace.model else [])
     tags.update([tenant_tag(tenant)] if tenant else [])
     return Manifest(

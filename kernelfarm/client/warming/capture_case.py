@@ -10,6 +10,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -32,6 +33,7 @@ from kernelfarm.client.traces.cache import TraceCache
 from kernelfarm.client.traces.entry import to_bytes
 from kernelfarm.client.traces.publication import Epoch
 from kernelfarm.client.traces.sizes import NotCoveredError
+from kernelfarm.client.warming.capture_package import captured_package
 from kernelfarm.client.warming.captures import (
     CapturedCaseGraph,
     CapturedTrace,
@@ -92,9 +94,16 @@ class _Collector:
 
 
 def capture_case(
-    case: Case, access: FarmAccess, folder: Path, options: CompileOptions
+    case: Case,
+    access: FarmAccess,
+    folder: Path,
+    options: CompileOptions,
+    *,
+    wants_package: bool = False,
 ) -> CaseCapture:
     """The graphs of a case; paths of `.pt2` files are relative to `folder`.
+
+    With `wants_package`, the model is traced once more for its package.
 
     Raises:
         CaptureFailedError: the model cannot be built, run or captured; the message has the cause.
@@ -117,10 +126,16 @@ def capture_case(
         torch.compiler.reset()
     if not collector.graphs:
         raise CaptureFailedError(f"{case.title}: the model computes nothing that can be compiled")
+    if wants_package:
+        return CaseCapture(
+            graphs=_with_package(collector.graphs, built, case.model, access, options)
+        )
     return CaseCapture(graphs=tuple(collector.graphs))
 
 
-def capture_identity(case: Case, folder: Path, options: CompileOptions) -> str:
+def capture_identity(
+    case: Case, folder: Path, options: CompileOptions, *, wants_package: bool = False
+) -> str:
     """The name of a case's capture: it changes with the case, the model's file and all packages.
 
     Raises:
@@ -139,6 +154,7 @@ def capture_identity(case: Case, folder: Path, options: CompileOptions) -> str:
             "dtype": case.dtype,
             "sizes": case.size_texts(),
             "options": asdict(options),
+            "package": wants_package,
             "packages": _packages_digest(),
             "abi": ABI_VERSION,
         }
@@ -148,9 +164,38 @@ def capture_identity(case: Case, folder: Path, options: CompileOptions) -> str:
 def _run(built: BuiltModel, spec: ModelSpec, collector: _Collector) -> None:
     # After a reset, the first call makes sizes constants, except those that inputs mark.
     compiled = torch.compile(built.call, backend=collector)
-    context = torch.inference_mode() if spec.grad == "inference_mode" else torch.no_grad()
-    with context:
+    with _gradients_off(spec):
         compiled(*built.args, **built.kwargs)
+
+
+def _gradients_off(spec: ModelSpec) -> AbstractContextManager[object]:
+    return torch.inference_mode() if spec.grad == "inference_mode" else torch.no_grad()
+
+
+def _with_package(
+    graphs: Sequence[CapturedCaseGraph],
+    built: BuiltModel,
+    spec: ModelSpec,
+    access: FarmAccess,
+    options: CompileOptions,
+) -> tuple[CapturedCaseGraph, ...]:
+    """The graphs, the first of which has the package if it is the only one."""
+    first, *others = graphs
+    made_in, package, reason = _known_epoch(access), None, ""
+    if others:
+        reason = f"the model has {len(graphs)} graphs"
+    elif made_in is None:
+        reason = _UNKNOWN_EPOCH
+    else:
+        try:
+            with _gradients_off(spec):
+                entry = captured_package(built, first.graph, access, options)
+            package = CapturedTrace(entry=entry, made_in=made_in)
+        except NotCoveredError as error:
+            reason = str(error)
+        finally:
+            torch.compiler.reset()
+    return first.model_copy(update={"package": package, "no_package": reason}), *others
 
 
 def _captured_graph(

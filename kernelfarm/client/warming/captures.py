@@ -27,10 +27,10 @@ class _Stored(BaseModel):
 
 
 class CapturedTrace(_Stored):
-    """The trace of a graph for the target of the capturing device.
+    """The trace of a graph, or a package, for the target of the capturing device.
 
-    `entry` is the trace (`traces.entry`); the parts of its digest are in its header. `made_in` is
-    an epoch from before the graph was traced.
+    `entry` is the trace (`traces.entry`) or package (`packages.header`); the parts of its digest
+    are in its header. `made_in` is an epoch from before the graph was traced.
     """
 
     entry: bytes
@@ -38,16 +38,18 @@ class CapturedTrace(_Stored):
 
 
 class CapturedCaseGraph(_Stored):
-    """One graph of a case: a serialized `kernelfarm.v1.Graph`, and its trace.
+    """One graph of a case: a serialized `kernelfarm.v1.Graph`, its trace, and the case's package.
 
     `device` is the kind of device that it was captured on (`cpu`, `cuda`). Without a trace,
-    `no_trace` is the reason.
+    `no_trace` is the reason. `no_package` is empty if no package was asked for.
     """
 
     graph: bytes
     device: str
     trace: CapturedTrace | None = None
     no_trace: str = ""
+    package: CapturedTrace | None = None
+    no_package: str = ""
 
 
 class CaseCapture(_Stored):

@@ -35,7 +35,7 @@ class _Strict(BaseModel):
 
 
 class TraceCoverage(_Strict):
-    """Whether a farm has the trace of a graph.
+    """Whether a farm has the trace of a graph, or the package of a model.
 
     `none` means that there cannot be one; `reason` says why, also if it is missing.
     """
@@ -65,11 +65,14 @@ class ProgramCoverage(_Strict):
     toolchains: tuple[str, ...] = ()
     stub: str = ""
     trace: TraceCoverage
+    package: TraceCoverage | None = None
+    """Whether the farm has the model's package; None if the job made none."""
 
     @property
     def is_covered(self) -> bool:
-        """True if the program is present, and its trace is not missing."""
-        return self.is_present and self.trace.state != "missing"
+        """True if the program is present, and neither its trace nor its package is missing."""
+        states = [shared.state for shared in (self.trace, self.package) if shared is not None]
+        return self.is_present and "missing" not in states
 
     @property
     def title(self) -> str:
@@ -103,7 +106,7 @@ class Certificate(_Strict):
 
     def canonical_bytes(self) -> bytes:
         """The bytes that are signed."""
-        stated = self.model_dump(mode="json")
+        stated = self.model_dump(mode="json", exclude_none=True)
         return json.dumps(stated, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -162,7 +165,8 @@ def write_certificate(path: Path, signed: SignedCertificate) -> None:
         CallerError: the file cannot be written.
     """
     try:
-        write_whole(path, signed.model_dump_json(indent=1).encode() + b"\n")
+        text = signed.model_dump_json(indent=1, exclude_none=True)
+        write_whole(path, text.encode() + b"\n")
     except OSError as error:
         raise CallerError(f"cannot write the certificate {path}: {error}") from error
 
@@ -197,6 +201,9 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
         for reason in (entry.reason, entry.stub and f"stub: {entry.stub}", entry.trace.reason):
             if reason:
                 yield f"         {reason}"
+        if entry.package is not None:
+            shown = "MISSING" if entry.package.state == "missing" else entry.package.state
+            yield f"         package {shown}  {entry.package.digest[:16]} {entry.package.reason}"
     missing = len(certificate.missing())
     programs = sum(entry.is_present for entry in certificate.entries)
     traces = sum(entry.trace.state == "present" for entry in certificate.entries)

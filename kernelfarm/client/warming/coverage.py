@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.farm.trace_client import TraceClient
-from kernelfarm.client.warming.certificate import Certificate, ProgramCoverage
+from kernelfarm.client.warming.certificate import Certificate, ProgramCoverage, TraceCoverage
 from kernelfarm.client.warming.found import checked_trace, kernels_of, toolchains_of
 from kernelfarm.client.warming.retry import Retry
 from kernelfarm.errors import IntegrityError, MalformedMessageError, NotFoundError
@@ -62,25 +62,28 @@ class _Check:
             return CheckedEntry(entry, f"program: {error}")
         if program.target != entry.target:
             return CheckedEntry(entry, f"the key is that of a program for {program.target}")
-        missing = self._missing_trace(client, entry)
+        missing = self._missing(client, "trace", entry.trace, entry.key)
+        if not missing and entry.package is not None:
+            missing = self._missing(client, "package", entry.package, entry.key)
         return CheckedEntry(entry, missing, tuple(_differences(entry, program)))
 
-    def _missing_trace(self, client: FarmClient, entry: ProgramCoverage) -> str:
-        if entry.trace.state == "none":
+    def _missing(self, client: FarmClient, kind: str, stated: TraceCoverage, key: str) -> str:
+        """Why the farm does not have a trace or package; empty if it has it."""
+        if stated.state == "none":
             return ""
-        digest = bytes.fromhex(entry.trace.digest)
+        digest = bytes.fromhex(stated.digest)
         answer = self._retry(
             lambda: TraceClient(client).lookup(
                 digest, NO_FACTS, (), _TRACE_TIMEOUT_S, wants_program=False
             )
         )
         if answer.trace is None:
-            return f"trace {digest.hex()[:16]}: the farm does not have it"
+            return f"{kind} {digest.hex()[:16]}: the farm does not have it"
         try:
             found = checked_trace(client, answer.trace, digest)
         except (IntegrityError, MalformedMessageError) as error:
-            return f"trace {digest.hex()[:16]}: {error}"
-        return "" if found.hex() == entry.key else "the trace names another program"
+            return f"{kind} {digest.hex()[:16]}: {error}"
+        return "" if found.hex() == key else f"the {kind} names another program"
 
 
 def _differences(entry: ProgramCoverage, program: CompiledProgram) -> Iterator[str]:

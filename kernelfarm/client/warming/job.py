@@ -52,7 +52,8 @@ class JobEvents(Protocol):
 class WarmingJob:
     """One run: the manifest, the folder of its `.pt2` files, and how to reach the farm.
 
-    `takes_saved` is False for a run that captures everything again.
+    `takes_saved` is False for a run that captures everything again. With `makes_packages`, models
+    of one graph are published as packages, too.
     """
 
     manifest: WarmingManifest
@@ -63,6 +64,7 @@ class WarmingJob:
     events: JobEvents
     parallel: int
     takes_saved: bool = True
+    makes_packages: bool = False
 
     def run(self) -> list[ProgramCoverage]:
         """What the farm has afterwards, in the manifest's order.
@@ -120,11 +122,14 @@ class WarmingJob:
 
     def _capture(self, work: _CaseWork, options: CompileOptions) -> CaseCapture:
         case = work.case
-        identity = capture_identity(case, self.folder, options)
+        wants_package = self.makes_packages
+        identity = capture_identity(case, self.folder, options, wants_package=wants_package)
         saved = self.captures.get(identity) if self.takes_saved and not work.futures else None
         if saved is None:
             work.captures_made += 1
-            found = capture_case(case, self.access, self.folder, options)
+            found = capture_case(
+                case, self.access, self.folder, options, wants_package=wants_package
+            )
             self.captures.put(identity, found)
         else:
             found = saved
@@ -188,6 +193,7 @@ def _entry(case: Case, graph: int, result: WarmedProgram) -> ProgramCoverage:
         toolchains=tuple(toolchains_of(program)) if program else (),
         stub=next((a.stub_reason for a in artifacts if a.is_stub), ""),
         trace=result.trace,
+        package=result.package,
     )
 
 

@@ -5,7 +5,7 @@ Calls are repeated while the farm cannot serve them. A target that fails does no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kernelfarm import spans
@@ -14,8 +14,9 @@ from kernelfarm.client.farm.client import FarmClient, WarmUp
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.farm.trace_client import TraceClient
+from kernelfarm.client.packages import header as packages
 from kernelfarm.client.traces.header import joined, parted
-from kernelfarm.client.traces.publication import PublishedTrace, publish_trace
+from kernelfarm.client.traces.publication import PACKAGE_TAG, Epoch, PublishedTrace, publish_trace
 from kernelfarm.client.traces.shared import trace_content
 from kernelfarm.client.warming.captures import CapturedCaseGraph
 from kernelfarm.client.warming.certificate import TraceCoverage
@@ -55,13 +56,14 @@ class GraphRequest:
 
 @dataclass(frozen=True, slots=True)
 class WarmedProgram:
-    """The result for one target: the program or, without one, the error; and its trace."""
+    """The result for one target: the program or, without one, the error; its trace and package."""
 
     target: str
     key: bytes
     program: CompiledProgram | None
     error: str
     trace: TraceCoverage
+    package: TraceCoverage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,9 @@ class _Programs:
             error = self._errors[target]
             trace = TraceCoverage(state="none", reason="there is no program")
             return WarmedProgram(target, key, None, f"{error.reason}: {error}", trace)
-        return WarmedProgram(target, key, program, "", self._trace(target, key))
+        return WarmedProgram(
+            target, key, program, "", self._trace(target, key), self._package(target, key)
+        )
 
     def _trace(self, target: str, key: bytes) -> TraceCoverage:
         """Whether the farm has the graph's trace for a target; publishes it if it is missing."""
@@ -178,36 +182,61 @@ class _Programs:
         if captured.trace is None:
             return TraceCoverage(state="none", reason=captured.no_trace)
         header, graph = parted(captured.trace.entry)
-        vendor = target_facts(header.parts["target"]).vendor
-        if target_facts(target).vendor != vendor:
-            reason = f"captured on {captured.device}: run the job on a machine with this device"
+        if reason := self._why_none(header.parts, target):
             return TraceCoverage(state="none", reason=reason)
-        if self._signer is None:
-            return TraceCoverage(state="none", reason=_NO_KEY)
         parts = {**header.parts, "target": target}
-        digest = trace_digest(parts)
         moved = replace(header, key=key.hex(), parts=parts)
         content = trace_content(key, self._graph, joined(moved.to_json(), graph))
-        trace = PublishedTrace(digest, content, parts, self._request.model)
+        trace = PublishedTrace(trace_digest(parts), content, parts, self._request.model)
+        return self._shared(trace, key, captured.trace.made_in)
+
+    def _package(self, target: str, key: bytes) -> TraceCoverage | None:
+        """Whether the farm has the case's package for a target; publishes it if it is missing."""
+        captured = self._request.captured
+        if captured.package is None:
+            reason = captured.no_package
+            return TraceCoverage(state="none", reason=reason) if reason else None
+        header, _ = packages.parted(captured.package.entry)
+        reason = self._why_none(header.parts, target)
+        if not reason and "system" in header.parts and target != header.parts["target"]:
+            reason = f"made on {header.parts['system']}: run the job on a machine with this GPU"
+        if reason:
+            return TraceCoverage(state="none", reason=reason)
+        parts = {**header.parts, "target": target}
+        entry = packages.retargeted(captured.package.entry, target)
+        content = trace_content(key, self._graph, entry)
+        package = PublishedTrace(
+            trace_digest(parts), content, parts, self._request.model, (PACKAGE_TAG,)
+        )
+        return self._shared(package, key, captured.package.made_in)
+
+    def _why_none(self, parts: Mapping[str, str], target: str) -> str:
+        """Why this job cannot publish what it captured for a target; empty if it can."""
+        if target_facts(target).vendor != target_facts(parts["target"]).vendor:
+            device = self._request.captured.device
+            return f"captured on {device}: run the job on a machine with this device"
+        return _NO_KEY if self._signer is None else ""
+
+    def _shared(self, trace: PublishedTrace, key: bytes, made_in: Epoch) -> TraceCoverage:
         try:
-            reason = self._retry(lambda: self._publish(trace, key))
+            reason = self._retry(lambda: self._publish(trace, key, made_in))
         except KernelfarmError as error:
             reason = f"{error.reason}: {error}"
         return TraceCoverage(
-            state="missing" if reason else "present", digest=digest.hex(), reason=reason
+            state="missing" if reason else "present", digest=trace.digest.hex(), reason=reason
         )
 
-    def _publish(self, trace: PublishedTrace, key: bytes) -> str:
-        """Publishes a trace that the farm lacks; returns why it is still missing, or nothing."""
-        signer, captured = self._signer, self._request.captured.trace
-        assert signer is not None and captured is not None
+    def _publish(self, trace: PublishedTrace, key: bytes, made_in: Epoch) -> str:
+        """Publishes what the farm lacks; returns why it is still missing, or nothing."""
+        signer = self._signer
+        assert signer is not None
         answer = TraceClient(self._client).lookup(
             trace.digest, NO_FACTS, (), _TRACE_TIMEOUT_S, wants_program=False
         )
         if answer.trace is not None:
             found = checked_trace(self._client, answer.trace, trace.digest)
             return "" if found == key else f"the farm's trace names program {found.hex()}"
-        outcome = publish_trace(self._client, signer, trace, captured.made_in, _TRACE_TIMEOUT_S)
+        outcome = publish_trace(self._client, signer, trace, made_in, _TRACE_TIMEOUT_S)
         if outcome != pb.PUT_TRACE_OUTCOME_STALE:
             return ""
         self._is_stale = True

@@ -1,0 +1,53 @@
+"""The options with which users call `torch.compile` and `kernelfarm.packaged`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.settings import Mode
+from kernelfarm.errors import CallerError
+
+REDUCE_OVERHEAD = "reduce-overhead"
+"""The name that torch gives to the mode in which calls are replays of CUDA graphs."""
+
+_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs")
+"""The settings that are options, too."""
+
+
+def with_mode(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
+    """The options with what the argument `mode` states.
+
+    Raises:
+        CallerError: there is no such mode.
+    """
+    stated = dict(options or {})
+    if mode == REDUCE_OVERHEAD:
+        return {**stated, "cuda_graphs": True}
+    if mode is None:
+        return stated
+    if mode not in get_args(Mode):
+        expected = ", ".join((*get_args(Mode), REDUCE_OVERHEAD))
+        raise CallerError(f"mode {mode!r}; expected one of {expected}")
+    return {**stated, "mode": mode}
+
+
+def stated_settings(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among the options."""
+    known = {*_SETTINGS, "strict", "deterministic", "fallback_random"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
+    stated = {key: options[key] for key in _SETTINGS if key in options}
+    if "strict" in options:
+        stated["mode"] = "strict" if options["strict"] else "wait"
+    return stated
+
+
+def compile_options(options: Mapping[str, Any]) -> CompileOptions:
+    """The options of the compilation among the options."""
+    return CompileOptions(
+        is_deterministic=bool(options.get("deterministic", False)),
+        fallback_random=bool(options.get("fallback_random", False)),
+    )
