@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
+
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.packages.call_facts import Question, question_of
 
 SHIFT = 0.5
 
@@ -31,3 +37,23 @@ class Scaled(nn.Module):
 def scaled(x: torch.Tensor, number: float) -> torch.Tensor:
     """A function without a module."""
     return (x * number).sin().sum(0)
+
+
+class Chooses(nn.Module):
+    """Its code has a set of texts, whose order differs between processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Scaled(0.5)
+        self.kind = "one"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: x: (rows, 12) -> (rows, 8)."""
+        return self.inner(x) if self.kind in {"one", "two", "three", "four"} else x
+
+
+def asked(
+    call: Callable[..., Any], *args: Any, deterministic: bool = False, **kwargs: Any
+) -> Question:
+    """What a client asks for a call of a function or module."""
+    return question_of(call, args, kwargs, CompileOptions(is_deterministic=deterministic))

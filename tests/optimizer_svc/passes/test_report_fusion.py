@@ -48,7 +48,7 @@ extern aten.mm.default: 1
 kernel fused_exp_NAME: 1 launches, 3 statements
 kernel fused_ge_lt_where_NAME: 1 launches, 9 statements
 kernel fused_exp_NAME: flat blocks that cost as much as 128 bytes from memory, at least 128
-kernel fused_ge_lt_where_NAME: flat blocks that cost as much as 288 bytes from memory, at least 256
+kernel fused_ge_lt_where_NAME: flat blocks that cost as much as 256 bytes from memory, at least 256
 cat of 2 pieces (node 2): selected where it is read: at most 8 pieces
 step 0: kernel fused_exp_NAME: (0)
 step 1: extern aten.mm.default (node 1)

@@ -11,40 +11,19 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.packages.call_facts import Question, question_of
+from kernelfarm.client.packages.call_facts import Question
 from kernelfarm.client.packages.code_facts import code_facts
 from kernelfarm.client.packages.plain_values import NOT_PLAIN, text_of
 from kernelfarm.client.traces.sizes import NotCoveredError
-from tests.support.packaged_models import Scaled, scaled
+from tests.support.packaged_models import Chooses, Scaled, asked, scaled
 from tests.support.torch_children import run_python
-
-
-def asked(
-    call: Callable[..., Any], *args: Any, deterministic: bool = False, **kwargs: Any
-) -> Question:
-    return question_of(call, args, kwargs, CompileOptions(is_deterministic=deterministic))
-
 
 _SCRIPT = """
 import torch
-from tests.kernelfarm.client.packages.test_call_facts import asked, Chooses
+from tests.support.packaged_models import Chooses, asked
 x = torch.zeros(2, 12)
 print(asked(Chooses(), x).digest.hex(), asked(Chooses(), x).varying().digest.hex())
 """
-
-
-class Chooses(nn.Module):
-    """Its code has a set of texts, whose order differs between processes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Scaled(0.5)
-        self.kind = "one"
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Shapes: x: (rows, 12) -> (rows, 8)."""
-        return self.inner(x) if self.kind in {"one", "two", "three", "four"} else x
 
 
 def test_a_call_has_the_same_digests_under_every_hash_seed() -> None:
