@@ -39,7 +39,8 @@ class ReplayingEdge(CodegenServiceServicer):
     """Sends the responses of its first call again, for the next `replays` calls."""
 
     def __init__(self, real: str) -> None:
-        self._stub = CodegenServiceStub(open_channel(real))
+        self.channel = open_channel(real)
+        self._stub = CodegenServiceStub(self.channel)
         self._first: list[codegen_service_pb2.BuildKernelsResponse] = []
         self.replays = 0
 
@@ -61,7 +62,8 @@ class ReplacedOptimizer(OptimizerServiceServicer):
     """Reports another toolchain than the one that optimizes, as if it had just been replaced."""
 
     def __init__(self, real: str) -> None:
-        self._stub = OptimizerServiceStub(open_channel(real))
+        self.channel = open_channel(real)
+        self._stub = OptimizerServiceStub(self.channel)
 
     async def GetToolchain(  # noqa: N802 (the protocol's name)
         self, request: optimizer_service_pb2.GetToolchainRequest, context: object
@@ -97,7 +99,10 @@ async def replaying_edge(codegen: CodegenFarm, name: str) -> AsyncIterator[Repla
     """A proxy before the edge, and the frontend `name` that calls it."""
     edge = ReplayingEdge(codegen.address)
     address = f"unix:{codegen.folder}/edge-of-{name}"
-    async with serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)):
+    async with (
+        edge.channel,
+        serving(address, lambda s: add_CodegenServiceServicer_to_server(edge, s)),
+    ):
         await asyncio.to_thread(codegen.start_service, "frontend", name, codegen_address=address)
         yield edge
 
@@ -138,7 +143,10 @@ async def test_a_kernel_that_was_invalidated_gets_into_no_program(codegen: Codeg
 async def test_a_program_is_tagged_with_the_optimizer_that_made_it(codegen: CodegenFarm) -> None:
     optimizer, proxy = f"unix:{codegen.folder}/optimizer", f"unix:{codegen.folder}/replaced"
     replaced = ReplacedOptimizer(optimizer)
-    async with serving(proxy, lambda s: add_OptimizerServiceServicer_to_server(replaced, s)):
+    async with (
+        replaced.channel,
+        serving(proxy, lambda s: add_OptimizerServiceServicer_to_server(replaced, s)),
+    ):
         await asyncio.to_thread(
             codegen.start_service, "frontend", "second", optimizer_address=proxy
         )

@@ -20,9 +20,12 @@ class Leaving:
 
 @pytest.fixture(autouse=True)
 def own_counts_collect_nothing() -> Iterator[None]:
+    """Without the garbage of other tests, whose finalizers may wait: gRPC's join a thread."""
     before = gc.get_threshold()
     gc.set_threshold(0)
+    gc.freeze()
     yield
+    gc.unfreeze()
     gc.set_threshold(*before)
 
 
