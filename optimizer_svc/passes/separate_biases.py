@@ -12,11 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
-from kernelfarm.ir.prim_attrs import normal_attrs
-from kernelfarm.ir.prim_rules import infer
+from kernelfarm.ir.graph_ir import Graph, Node, Ref
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, graph_facts, operands
+from optimizer_svc.ir.prims_writer import PrimsWriter
 
 CONVOLUTION = "aten.convolution.default"
 _CHANNELS = 1
@@ -53,49 +52,26 @@ def _read_by_kernels(facts: GraphFacts) -> set[int]:
     return found
 
 
-class _Writer:
-    """Appends nodes; a separated bias ends in a node with the old result."""
+class _Writer(PrimsWriter):
+    """A separated bias ends in a node with the old result."""
 
-    def __init__(self, facts: GraphFacts) -> None:
-        self.nodes: list[Node] = []
-        self.is_changed = False
-        self._types = dict(facts.types)
-        inputs = (source.value for source in facts.graph.inputs)
-        self._next = 1 + max([*self._types, *inputs], default=0)
+    is_changed = False
 
     def separate(self, node: Node) -> None:
         """Appends the convolution without its bias, and the addition."""
         self.is_changed = True
         image, weight, bias = operands(node)
         (result,) = node.types
-        alone = self._fresh(result)
+        alone = self.fresh(result)
         self.nodes.append(replace(node, args=(Ref(image), Ref(weight)), results=(alone,)))
         wide = result.dtype if result.dtype is DType.F64 else DType.F32
         summand = self._widened(node, bias, wide)
         dims = (_CHANNELS,)
-        spread = self._add(node, "broadcast_in_dim", summand, shape=result.shape, dims=dims)
-        total = self._add(node, "add", self._widened(node, alone, wide), spread)
-        last = self._made(node, "convert", (total,), {"dtype": result.dtype})
-        self.nodes.append(replace(last, results=node.results))
-        self._types[node.results[0]] = last.types[0]
+        spread = self.add(node, "broadcast_in_dim", summand, shape=result.shape, dims=dims)
+        total = self.add(node, "add", self._widened(node, alone, wide), spread)
+        self.finish(node, "convert", total, dtype=result.dtype)
 
     def _widened(self, like: Node, value: int, wide: DType) -> int:
-        if self._types[value].dtype is wide:
+        if self.types[value].dtype is wide:
             return value
-        return self._add(like, "convert", value, dtype=wide)
-
-    def _fresh(self, tensor: TensorType) -> int:
-        self._next += 1
-        self._types[self._next - 1] = tensor
-        return self._next - 1
-
-    def _add(self, like: Node, op: str, *values: int, **attrs: Arg) -> int:
-        made = self._made(like, op, values, attrs)
-        value = self._fresh(made.types[0])
-        self.nodes.append(replace(made, results=(value,)))
-        return value
-
-    def _made(self, like: Node, op: str, values: tuple[int, ...], attrs: dict[str, Arg]) -> Node:
-        args = tuple(Ref(value) for value in values)
-        draft = Node(op, args, normal_attrs(attrs), (), (), like.origins, like.location)
-        return replace(draft, types=infer(draft, tuple(self._types[v] for v in values)))
+        return self.add(like, "convert", value, dtype=wide)

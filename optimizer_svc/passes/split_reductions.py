@@ -21,13 +21,12 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
-from kernelfarm.ir.prim_attrs import normal_attrs
-from kernelfarm.ir.prim_rules import infer
+from kernelfarm.ir.graph_ir import Arg, Graph, Node
 from kernelfarm.ir.scalar_types import INTEGER_RANGES
 from optimizer_svc.analysis.deviations import sum_of_deviations
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, ints_attr, operands
 from optimizer_svc.analysis.slices import Split, slice_length
+from optimizer_svc.ir.prims_writer import PrimsWriter
 from optimizer_svc.ir.splits import Splits
 
 _EXTREMA = {"argmax": "amax", "argmin": "amin"}
@@ -61,15 +60,12 @@ class _SlicedSum:
     axis: int
 
 
-class _Writer:
-    """Appends nodes; a split reduction ends in a node with the old result."""
+class _Writer(PrimsWriter):
+    """A split reduction ends in a node with the old result."""
 
     def __init__(self, facts: GraphFacts) -> None:
-        self.nodes: list[Node] = []
-        self._types = dict(facts.types)
+        super().__init__(facts)
         self._sums: dict[int, _SlicedSum] = {}
-        inputs = (source.value for source in facts.graph.inputs)
-        self._next = 1 + max([*self._types, *inputs], default=0)
 
     def split(self, node: Node, found: Split) -> None:
         """Appends the prims of a reduction in slices."""
@@ -84,9 +80,9 @@ class _Writer:
         if node.op in _EXTREMA:
             self._extremum(node, sliced, (run.start + 1, axis), slices, found)
             return
-        partial = self._add(node, node.op, sliced, dims=tuple(inner))
+        partial = self.add(node, node.op, sliced, dims=tuple(inner))
         self._sums[node.results[0]] = _SlicedSum(found, sliced, partial, tuple(inner), axis)
-        self._last(node, node.op, partial, dims=(axis,))
+        self.finish(node, node.op, partial, dims=(axis,))
 
     def split_moments(self, node: Node, found: Split, total: int) -> bool:
         """Appends the sum of squared deviations from the mean of elements with this sum.
@@ -96,86 +92,65 @@ class _Writer:
         whole = self._sums.get(total)
         if whole is None or whole.split != found or not slice_length(found.run, found.slices)[1]:
             return False
-        shape, kept = self._types[whole.sliced].shape, self._types[whole.partial].shape
+        shape, kept = self.types[whole.sliced].shape, self.types[whole.partial].shape
         count = product_of([shape[dim] for dim in whole.inner]).as_int()
         mean = self._divided(node, whole.partial, count)
         axes = tuple(dim for dim in range(len(shape)) if dim not in whole.inner)
-        spread = self._add(node, "broadcast_in_dim", mean, shape=shape, dims=axes)
-        off = self._add(node, "sub", whole.sliced, spread)
-        squares = self._add(node, "mul", off, off)
-        inside = self._add(node, "sum", squares, dims=whole.inner)
+        spread = self.add(node, "broadcast_in_dim", mean, shape=shape, dims=axes)
+        off = self.add(node, "sub", whole.sliced, spread)
+        squares = self.add(node, "mul", off, off)
+        inside = self.add(node, "sum", squares, dims=whole.inner)
         overall = self._divided(node, total, count * found.slices)
         others = tuple(dim for dim in range(len(kept)) if dim != whole.axis)
-        overall = self._add(node, "broadcast_in_dim", overall, shape=kept, dims=others)
-        shift = self._add(node, "sub", mean, overall)
-        shift = self._add(node, "mul", shift, shift)
-        between = self._add(node, "mul", shift, self._full(node, shift, count))
-        partial = self._add(node, "add", inside, between)
-        self._last(node, "sum", partial, dims=(whole.axis,))
+        overall = self.add(node, "broadcast_in_dim", overall, shape=kept, dims=others)
+        shift = self.add(node, "sub", mean, overall)
+        shift = self.add(node, "mul", shift, shift)
+        between = self.add(node, "mul", shift, self._full(node, shift, count))
+        partial = self.add(node, "add", inside, between)
+        self.finish(node, "sum", partial, dims=(whole.axis,))
         return True
 
     def _divided(self, node: Node, value: int, count: int) -> int:
-        return self._add(node, "div", value, self._full(node, value, count))
+        return self.add(node, "div", value, self._full(node, value, count))
 
     def _full(self, node: Node, like: int, number: int) -> int:
-        kind = self._types[like]
-        return self._add(node, "full", dtype=kind.dtype, shape=kind.shape, value=float(number))
+        kind = self.types[like]
+        return self.add(node, "full", dtype=kind.dtype, shape=kind.shape, value=float(number))
 
     def _sliced(self, node: Node, value: int, found: Split) -> int:
         """The operand with its run of axes as an axis of slices and an axis within each."""
         run, slices = found.run, found.slices
-        shape = self._types[value].shape
+        shape = self.types[value].shape
         before, after = shape[: run.start], shape[run.stop :]
         length, is_exact = slice_length(run, slices)
         if not is_exact:
             flat = (*before, run.extent, *after)
-            value = self._add(node, "reshape", value, shape=flat) if flat != shape else value
+            value = self.add(node, "reshape", value, shape=flat) if flat != shape else value
             high = [ZERO] * len(flat)
             high[run.start] = length * slices - run.extent
-            fill = neutral(node.op, self._types[value].dtype)
-            value = self._add(
+            fill = neutral(node.op, self.types[value].dtype)
+            value = self.add(
                 node, "pad", value, low=_exprs([0] * len(flat)), high=tuple(high), value=fill
             )
-        return self._add(node, "reshape", value, shape=(*before, as_expr(slices), length, *after))
+        return self.add(node, "reshape", value, shape=(*before, as_expr(slices), length, *after))
 
     def _extremum(
         self, node: Node, sliced: int, axes: tuple[int, int], slices: int, found: Split
     ) -> None:
         """The index of the extremum: that of the first slice which has it, and within the slice."""
         inner, axis = axes
-        best = self._add(node, _EXTREMA[node.op], sliced, dims=(inner,))
-        within = self._add(node, node.op, sliced, dims=(inner,))
-        winner = self._add(node, node.op, best, dims=(axis,))
-        kept = self._types[winner].shape
+        best = self.add(node, _EXTREMA[node.op], sliced, dims=(inner,))
+        within = self.add(node, node.op, sliced, dims=(inner,))
+        winner = self.add(node, node.op, best, dims=(axis,))
+        kept = self.types[winner].shape
         alone = (*kept[:axis], ONE, *kept[axis:])
-        index = self._add(node, "reshape", winner, shape=alone)
-        picked = self._add(node, "gather_along", within, index, dim=axis)
+        index = self.add(node, "reshape", winner, shape=alone)
+        picked = self.add(node, "gather_along", within, index, dim=axis)
         length, _ = slice_length(found.run, slices)
-        step = self._add(node, "full", dtype=DType.I64, shape=alone, value=_number(length))
-        start = self._add(node, "mul", index, step)
-        flat = self._add(node, "add", picked, start)
-        self._last(node, "reshape", flat, shape=kept)
-
-    def _add(self, like: Node, op: str, *values: int, **attrs: Arg) -> int:
-        made = self._node(like, op, values, attrs, self._next)
-        self._next += 1
-        self._types[made.results[0]] = made.types[0]
-        self.nodes.append(made)
-        return made.results[0]
-
-    def _last(self, like: Node, op: str, value: int, **attrs: Arg) -> None:
-        made = self._node(like, op, (value,), attrs, like.results[0])
-        self.nodes.append(replace(made, types=like.types))
-
-    def _node(
-        self, like: Node, op: str, values: tuple[int, ...], attrs: dict[str, Arg], result: int
-    ) -> Node:
-        args = tuple(Ref(value) for value in values)
-        draft = Node(op, args, normal_attrs(attrs), (), ())
-        types: tuple[TensorType, ...] = infer(draft, tuple(self._types[v] for v in values))
-        return replace(
-            draft, results=(result,), types=types, origins=like.origins, location=like.location
-        )
+        step = self.add(node, "full", dtype=DType.I64, shape=alone, value=_number(length))
+        start = self.add(node, "mul", index, step)
+        flat = self.add(node, "add", picked, start)
+        self.finish(node, "reshape", flat, shape=kept)
 
 
 def neutral(op: str, dtype: DType) -> float | int | bool:

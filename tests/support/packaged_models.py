@@ -34,6 +34,10 @@ class Scaled(nn.Module):
         return shifted(self.second(hidden)).softmax(-1)
 
 
+class Compared(Scaled):
+    """A model of its own for tests of the nearest package: no other test revokes its packages."""
+
+
 def scaled(x: torch.Tensor, number: float) -> torch.Tensor:
     """A function without a module."""
     return (x * number).sin().sum(0)

@@ -29,6 +29,7 @@ MAX_TRACE_BYTES = 64 << 20
 """The farm accepts no larger message, and a trace is not larger than the message of its graph."""
 _MAX_SEALED_BYTES = 16 << 20
 _MAX_BLOB_BYTES = 1 << 30
+_HEADER_LENGTH_BYTES = 8
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -52,6 +53,24 @@ def write_whole(path: Path, content: bytes) -> None:
 def sealed(content: bytes) -> bytes:
     """The content with its SHA-256 in front, for files that are not named by it."""
     return hashlib.sha256(content).digest() + content
+
+
+def sealed_with_header(header: str, body: bytes) -> bytes:
+    """A sealed header and body, for readers that check the header before they read the body."""
+    text = header.encode()
+    return sealed(len(text).to_bytes(_HEADER_LENGTH_BYTES, "little") + text + body)
+
+
+def unsealed_with_header(stored: bytes) -> tuple[bytes, bytes]:
+    """The header and the body of `sealed_with_header`.
+
+    Raises:
+        ValueError: they are damaged.
+    """
+    rest = unsealed(stored)
+    length = int.from_bytes(rest[:_HEADER_LENGTH_BYTES], "little")
+    content = rest[_HEADER_LENGTH_BYTES:]
+    return content[:length], content[length:]
 
 
 def unsealed(stored: bytes) -> bytes:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from kernelfarm.client.disk.files import sealed, unsealed
+from kernelfarm.client.disk.files import sealed_with_header, unsealed_with_header
 from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import MalformedMessageError
 
@@ -23,7 +23,6 @@ MAX_BODY_BYTES = 64 << 20
 """Of a body that is not compressed; that of a GPT-2 has 1 MB."""
 MAX_FACTS = 50_000
 
-_LENGTH_BYTES = 8
 _PART_NAME = re.compile(r"[a-z_]{1,32}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -87,12 +86,7 @@ class PackageHeader:
 
 def joined(header: PackageHeader, body: bytes) -> bytes:
     """The bytes of a package."""
-    return _joined(header, zlib.compress(body))
-
-
-def _joined(header: PackageHeader, stored: bytes) -> bytes:
-    text = header.to_json().encode()
-    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + stored)
+    return sealed_with_header(header.to_json(), zlib.compress(body))
 
 
 def retargeted(content: bytes, target: str) -> bytes:
@@ -102,7 +96,8 @@ def retargeted(content: bytes, target: str) -> bytes:
         MalformedMessageError: the bytes are not a package.
     """
     header, body = parted(content)
-    return _joined(replace(header, parts={**header.parts, "target": target}), body)
+    moved = replace(header, parts={**header.parts, "target": target})
+    return sealed_with_header(moved.to_json(), body)
 
 
 def parted(content: bytes) -> tuple[PackageHeader, bytes]:
@@ -112,10 +107,8 @@ def parted(content: bytes) -> tuple[PackageHeader, bytes]:
         MalformedMessageError: the bytes are not a package.
     """
     try:
-        rest = unsealed(content)
-        length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
-        stored = rest[_LENGTH_BYTES:]
-        return PackageHeader.from_json(stored[:length]), stored[length:]
+        header, body = unsealed_with_header(content)
+        return PackageHeader.from_json(header), body
     except (ValueError, RecursionError) as error:
         raise MalformedMessageError(f"not a package: {error}") from error
 

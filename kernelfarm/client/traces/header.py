@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from kernelfarm.client.disk.files import sealed, unsealed
+from kernelfarm.client.disk.files import sealed_with_header, unsealed_with_header
 from kernelfarm.digest import MAX_PART_CHARS
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.graph_ir import Constant, Graph
@@ -93,13 +93,9 @@ class TraceHeader:
             raise MalformedMessageError("a trace whose header does not fit its graph")
 
 
-_LENGTH_BYTES = 8
-
-
 def joined(header: str, graph: bytes) -> bytes:
     """The bytes of a trace, from its header and its graph."""
-    text = header.encode()
-    return sealed(len(text).to_bytes(_LENGTH_BYTES, "little") + text + graph)
+    return sealed_with_header(header, graph)
 
 
 def parted(content: bytes) -> tuple[TraceHeader, bytes]:
@@ -109,10 +105,8 @@ def parted(content: bytes) -> tuple[TraceHeader, bytes]:
         MalformedMessageError: the bytes are not a trace.
     """
     try:
-        rest = unsealed(content)
-        length = int.from_bytes(rest[:_LENGTH_BYTES], "little")
-        body = rest[_LENGTH_BYTES:]
-        return TraceHeader.from_json(body[:length]), body[length:]
+        header, graph = unsealed_with_header(content)
+        return TraceHeader.from_json(header), graph
     except (ValueError, RecursionError) as error:
         raise MalformedMessageError(f"not a trace: {error}") from error
 

@@ -20,7 +20,7 @@ from tests.support.package_machines import (
     repacked,
     sign,
 )
-from tests.support.packaged_models import Scaled
+from tests.support.packaged_models import Compared
 from tests.support.trace_machines import Fleet
 
 
@@ -39,9 +39,9 @@ def test_it_names_the_fact_that_differs(
     fleet: Fleet, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(fleet, publishes=True)
-    call_model(fleet)
+    call_model(fleet, Compared(fleet.number))
     machine(fleet)
-    model, rows = Scaled(fleet.number), 5
+    model, rows = Compared(fleet.number), 5
     match what:
         case "attribute":
             model.number *= 2
@@ -64,7 +64,7 @@ def test_it_names_the_fact_that_differs(
     call_model(fleet, model, rows)
     output = explained()
     assert "is not found: key" in output
-    assert "  of tests.support.packaged_models:Scaled for cpu:" in output
+    assert "  of tests.support.packaged_models:Compared for cpu:" in output
     assert expected in output
 
 
