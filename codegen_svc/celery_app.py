@@ -18,6 +18,7 @@ from typing import Any
 from celery import Celery, signals
 from kombu.exceptions import KombuError, OperationalError
 
+from codegen_svc.broker_transport import use_broker_transport
 from codegen_svc.settings import CodegenSettings, FarmSettings
 from kernelfarm.errors import UnavailableError
 
@@ -58,6 +59,7 @@ _BROKER_ERRORS = (KombuError, OperationalError, OSError)
 
 def make_app(settings: FarmSettings) -> Celery:
     """The Celery application of an edge or a worker."""
+    use_broker_transport()
     app = Celery("codegen", include=["codegen_svc.worker.tasks"], set_as_current=True)
     hard_limit_s = settings.job_time_limit_s + _HARD_LIMIT_MARGIN_S
     app.conf.update(

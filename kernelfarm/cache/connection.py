@@ -37,6 +37,11 @@ _WAIT_FOR_CONNECTION_S = 30
 _SOCKET_TIMEOUT_S = 10.0
 
 
+# redis-py would report its own name and version with CLIENT SETINFO. Users of a secure server may
+# not run CLIENT commands, and the server records each refusal like an intrusion.
+_PROTOCOL_OPTIONS: dict[str, Any] = {"protocol": 2, "driver_info": None}
+
+
 @dataclass(frozen=True, slots=True)
 class Handshake:
     """The script call that each connection runs first.
@@ -77,16 +82,21 @@ def connect(url: str, handshake: Handshake | None = None) -> Any:
     return redis.Redis.from_pool(pool)
 
 
+def connect_without_retries(url: str, timeout_s: float) -> Any:
+    """A blocking client that never retries; connects lazily, each step may take `timeout_s`."""
+    return redis.Redis.from_url(
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        **_PROTOCOL_OPTIONS,
+    )
+
+
 def server_answers(url: str, timeout_s: float) -> bool:
     """True if the server answers a ping on a new connection; each step may take `timeout_s`."""
-    options: dict[str, Any] = {
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "protocol": 2,
-        "retry": Retry(NoBackoff(), 0),
-    }
     try:
-        with redis.Redis.from_url(url, **options) as client:
+        with connect_without_retries(url, timeout_s) as client:
             return bool(client.ping())
     except (redis.exceptions.RedisError, OSError):
         return False
@@ -205,7 +215,7 @@ def _socket_options(url: str) -> dict[str, Any]:
     options: dict[str, Any] = {
         "socket_timeout": _SOCKET_TIMEOUT_S,
         "socket_connect_timeout": 2.0,
-        "protocol": 2,
+        **_PROTOCOL_OPTIONS,
     }
     if not url.startswith("unix:"):
         # A subscription only reads, so only this option reveals that the server's host is gone.

@@ -11,11 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
-from kernelfarm.cache.connection import translated_errors
+from kernelfarm.cache.connection import connect_without_retries, translated_errors
 from kernelfarm.cache.quotas import FAILING_SPACES, FAILURE_BYTES
 from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
 
@@ -40,13 +36,7 @@ class FarmCounters:
     def __init__(self, url: str, farm: str, timeout_s: float) -> None:
         """Connects lazily; each step of `read` may take `timeout_s`."""
         self._farm = farm
-        self._client = redis.Redis.from_url(
-            url,
-            socket_timeout=timeout_s,
-            socket_connect_timeout=timeout_s,
-            protocol=2,
-            retry=Retry(NoBackoff(), 0),
-        )
+        self._client = connect_without_retries(url, timeout_s)
 
     def __enter__(self) -> FarmCounters:
         return self

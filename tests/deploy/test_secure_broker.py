@@ -15,7 +15,7 @@ from kombu import Queue
 
 from codegen_svc.celery_app import JobQueue, QueuedGroup, QueuedJob, make_app
 from codegen_svc.settings import CodegenSettings, WorkerSettings
-from kernelfarm.cache.embedded import ServerRole, find_server, server_command
+from kernelfarm.cache.embedded import ServerRole, embedded_program, find_server, server_command
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from kernelfarm.service.probes import reported_vendors
@@ -38,19 +38,23 @@ class Broker:
         return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"
 
     def client(self, user: str) -> redis.Redis:
-        return redis.Redis.from_url(self.url(user))
+        return redis.Redis.from_url(self.url(user), driver_info=None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["the host's server", "the wheel's server"])
 def broker(
     made: tuple[Path, str],
     tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Broker]:
+    # Old servers do not know CLIENT SETINFO and so record no refusal of it; the wheel's is new.
+    program = find_server() if request.param == "the host's server" else embedded_program()
+    assert program is not None
     folder = tmp_path_factory.mktemp("broker")
     reported = re.findall(
         r"KERNELFARM_(\w+)_PASSWORD=(\w+)", (made[0] / "passwords.env").read_text()
     )
-    command = server_command(find_server(), ServerRole.BROKER, folder, folder / "s", 0)
+    command = server_command(program, ServerRole.BROKER, folder, folder / "s", 0)
     users = made[0] / "broker-users.acl"
     with reserved_port() as port:
         flags = ["--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(users)]

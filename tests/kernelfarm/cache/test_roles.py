@@ -73,6 +73,8 @@ async def test_every_role_may_do_its_work(  # noqa: PLR0915 -- one statement for
     blob = b"a binary" * 99
     blobs = {hashlib.sha256(blob).digest(): blob}
     variant = UnsignedVariant(b"v", (blob_ref(blob),), tags=(TAG, "toolchain:cpu@0123"))
+    with raw_as("operator", guarded) as raw:
+        raw.acl_log_reset()
     async with EdgeCache(url_of("edge", guarded), space=Space.KERNELS) as farm:
         edge = farm.for_namespace(namespace)
         assert not (await edge.find(KEY)).is_slow
@@ -126,6 +128,8 @@ async def test_every_role_may_do_its_work(  # noqa: PLR0915 -- one statement for
         assert (await work.sweep()).entries == 2
         assert await work.usage()
         assert await work.count_dependents(Space.KERNELS, frozenset([TAG])) == 1
+    with raw_as("operator", guarded) as raw:
+        assert raw.acl_log() == [], "the server records refusals like intrusions"
 
 
 async def _invalidate_as_gateway(frontend: KernelCache, guarded: str) -> None:
