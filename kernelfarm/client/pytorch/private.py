@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     )
     from torch._functorch._aot_autograd.schemas import ViewAndMutationMeta as ViewAndMutationMeta
     from torch._functorch._aot_autograd.utils import make_boxed_func as make_boxed_func
+    from torch._functorch.partitioners import (
+        min_cut_rematerialization_partition as min_cut_rematerialization_partition,
+    )
     from torch._guards import TracingContext as TracingContext
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
@@ -126,6 +129,9 @@ _SHAPES = "torch.fx.experimental.symbolic_shapes"
 NAMES: Mapping[str, PrivateName] = {
     # Tracing
     "aot_autograd": PrivateName("torch._dynamo.backends.common", "traces Dynamo graphs"),
+    "min_cut_rematerialization_partition": PrivateName(
+        "torch._functorch.partitioners", "chooses what a backward graph computes again"
+    ),
     "make_boxed_func": PrivateName(
         "torch._functorch._aot_autograd.utils", "makes the eager function of a traced graph"
     ),
