@@ -14,6 +14,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.passes.align_rows import align_rows
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_layouts import choose_layouts
@@ -56,6 +57,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
+    Pass("align-rows", align_rows, ("graph", "layouts", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),

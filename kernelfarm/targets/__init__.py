@@ -24,6 +24,7 @@ from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
 from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts
 from kernelfarm.targets.facts import MemoryFacts as MemoryFacts
 from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
+from kernelfarm.targets.facts import ProductFacts as ProductFacts
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
 from kernelfarm.targets.facts import TritonFacts as TritonFacts
 from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits

@@ -88,6 +88,19 @@ class ChannelsLastFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductFacts:
+    """What the framework's matrix products need on a chip.
+
+    If the rows of an operand or result of 16-bit elements do not begin at multiples of `row_bytes`,
+    the library takes kernels that are slower: by the time in which memory moves
+    `bytes_per_operation` for each multiplication and addition of two elements.
+    """
+
+    row_bytes: int
+    bytes_per_operation: float
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -161,8 +174,8 @@ class TargetFacts:
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
-    convolution keeps the layout that it has in eager. `adds_biases_apart`: the framework adds the
-    bias of a convolution by a kernel of its own.
+    convolution keeps the layout that it has in eager; without `products`, no row is padded.
+    `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     """
 
     name: str
@@ -175,6 +188,7 @@ class TargetFacts:
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()
     channels_last: ChannelsLastFacts | None = None
+    products: ProductFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     triton: TritonFacts | None = None
