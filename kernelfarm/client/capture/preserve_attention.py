@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
+from kernelfarm.client.capture.grouped_heads import unrepeated_heads
 from kernelfarm.client.custom_operators.attention import ATTENTION, ATTENTION_SAVING
 from kernelfarm.client.pytorch.private import (
     _backend_from_string,
@@ -39,10 +40,35 @@ def preserve_attention(module: fx.GraphModule) -> None:
     changed = False
     for node in module.graph.find_nodes(op="call_function", target=F.scaled_dot_product_attention):
         if _can_be_preserved(node):
-            node.target = attention
+            _preserve(node)
             changed = True
     if changed:
         module.recompile()
+
+
+def _preserve(node: fx.Node) -> None:
+    _, key, value = _first_three(node)
+    sources = [unrepeated_heads(heads, node) for heads in (key, value)]
+    node.target = attention
+    heads = [example.shape[1] for source in sources if (example := _example(source)) is not None]
+    if len(heads) == len(sources) and _is_same(*heads) and not node.kwargs.get("enable_gqa"):
+        node.target = attention_of_groups
+        node.args = (*sources, *node.args)
+
+
+def attention_of_groups(
+    few_keys: Tensor,
+    few_values: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *rest: Any,
+    **options: Any,
+) -> Tensor:
+    """The replacement where a model repeats heads: without gradients, they are not repeated."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value)):
+        return attention(query, key, value, *rest, **options)
+    return attention(query, few_keys, few_values, *rest, **{**options, "enable_gqa": True})
 
 
 def attention(  # noqa: PLR0913, PLR0917 (the arguments of torch's function)

@@ -42,8 +42,22 @@ _BACKWARD = (
 Four = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    result = F.scaled_dot_product_attention(query, key, value, *args, **kwargs)
+def attend(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+    """Runs `ATTENTION` with the device's kernel; the result may have any layout.
+
+    Without a fused kernel for heads in groups, torch computes in f32 by matrix products on a GPU.
+    Then heads are repeated, because fused kernels take that.
+    """
+    if options.get("enable_gqa") and attention_kernels.lacks_groups(
+        query, key, value, *rest, **options
+    ):
+        options = {**options, "enable_gqa": False}
+        key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
+    return F.scaled_dot_product_attention(query, key, value, *rest, **options)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> Tensor:
+    result = attend(query, key, value, *rest, **options)
     return _laid_out(result, _by_rows(query, value.shape[-1]))
 
 

@@ -78,6 +78,17 @@ def backward(
             )
 
 
+def lacks_groups(query: Tensor, key: Tensor, value: Tensor, *rest: Any, **options: Any) -> bool:
+    """True if torch has no fused kernel on a GPU for heads in groups, with these operands.
+
+    On a CPU its kernel takes groups, and its products do not compute in another type.
+    """
+    if query.device.type != "cuda":
+        return False
+    chosen = _fused_sdp_choice(query, key, value, *rest, **options)
+    return bool(chosen == SDPBackend.MATH.value)
+
+
 def _kernel_for(operands: AttentionOperands, *, mask_needs_gradient: bool) -> str:
     """The kernel that torch chooses for operands that need gradients; empty if it has none."""
     query, key, value, mask, is_causal, scale, enable_gqa = operands

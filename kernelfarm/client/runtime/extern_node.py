@@ -17,6 +17,7 @@ from kernelfarm.client.custom_operators.attention import (
     ATTENTION,
     ATTENTION_BACKWARD,
     ATTENTION_SAVING,
+    attend,
     go_back,
     save,
 )
@@ -46,7 +47,7 @@ DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
     torch.ops.aten.baddbmm.default: torch.baddbmm,
     torch.ops.aten.linear.default: torch.nn.functional.linear,
     torch.ops.aten.convolution.default: torch.convolution,
-    ATTENTION: torch.nn.functional.scaled_dot_product_attention,
+    ATTENTION: attend,
     ATTENTION_SAVING: save,
     ATTENTION_BACKWARD: go_back,
 }

@@ -8,7 +8,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from kernelfarm.client.custom_operators.attention import ATTENTION
 from kernelfarm.dtypes import DType
-from tests.support.traced_graphs import traced_one
+from tests.support.traced_graphs import recording, traced_one
 
 WHOLE = "aten.scaled_dot_product_attention.default"
 
@@ -100,3 +100,74 @@ def test_attention_stays_whole_where_its_result_is_copied_row_by_row():
     with torch.no_grad():
         captured = traced_one(handed_on, *args)
     assert ops(captured)[0] == WHOLE
+
+
+def of_groups(repeat, *, writes: bool = False):
+    """Attention of 4 query heads whose 2 heads of keys and values a model repeats itself."""
+
+    def function(q, k, v):
+        key, value = repeat(k), repeat(v)
+        if writes:
+            k.zero_()
+        return rows_of(q, key, value)
+
+    return function
+
+
+def as_transformers_does(x):
+    return x[:, :, None, :, :].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8)
+
+
+def few_heads() -> list[torch.Tensor]:
+    q, k, v = heads()
+    return [q, k[:, :2].clone(), v[:, 1:3].clone()]
+
+
+REPEATS = {
+    "expanded by an index": as_transformers_does,
+    "expanded by unsqueeze": lambda x: x.unsqueeze(2).expand(-1, -1, 2, -1, -1).reshape(2, 4, 5, 8),
+    "a function": lambda x: torch.repeat_interleave(x, 2, dim=1),
+    "a method": lambda x: x.repeat_interleave(2, 1),
+}
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_heads_that_a_model_repeats_for_groups_are_not_repeated(name):
+    function = of_groups(REPEATS[name])
+    with torch.no_grad():
+        captured = traced_one(function, *few_heads())
+    node = next(n for n in captured.graph.nodes if n.op == WHOLE)
+    assert dict(node.attrs) == {"enable_gqa": True}
+    inputs = {i.value: i.kind.shape for i in captured.graph.inputs}
+    assert [str(inputs[arg.value][1]) for arg in node.args[:3]] == ["4", "2", "2"]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        compiled = torch.compile(function, backend=recording([]))
+        torch.testing.assert_close(compiled(*few_heads()), function(*few_heads()))
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        lambda x: torch.cat([x, x], 1),
+        lambda x: x.repeat(1, 2, 1, 1),
+        lambda x: x[:, None].expand(2, 2, 2, 5, 8).reshape(2, 4, 5, 8),
+    ],
+    ids=["cat", "repeat", "another axis"],
+)
+def test_heads_in_another_order_are_as_the_model_made_them(repeat):
+    with torch.no_grad():
+        captured = traced_one(of_groups(repeat), *few_heads())
+    assert all(not n.attrs for n in captured.graph.nodes if n.op == WHOLE)
+
+
+def test_keys_that_are_written_to_after_they_were_repeated_keep_their_copies():
+    with torch.no_grad():
+        captured = traced_one(of_groups(as_transformers_does, writes=True), *few_heads())
+    assert not next(n for n in captured.graph.nodes if n.op == WHOLE).attrs
+
+
+def test_training_repeats_heads_as_the_model_does():
+    leaves = [tensor.requires_grad_() for tensor in few_heads()]
+    names = ops(traced_one(of_groups(as_transformers_does), *leaves))
+    assert "kernelfarm.attention_saving.default" in names and WHOLE not in names
