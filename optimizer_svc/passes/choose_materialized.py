@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kernelfarm.errors import InternalError
-from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, symbol
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
 from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
-from optimizer_svc.analysis.extents import is_single, likely_elems, likely_sizes
+from optimizer_svc.analysis.extents import is_empty, is_single, likely_elems, likely_sizes
 from optimizer_svc.analysis.extern_layouts import takes_any_strides
 from optimizer_svc.analysis.graph_facts import (
     GATHER_OPS,
@@ -39,7 +39,7 @@ from optimizer_svc.analysis.storages import (
     storage_of,
     temporary_storage,
 )
-from optimizer_svc.analysis.strided_views import StridedView, view_between
+from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, view_between
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.materialization import Materialization
@@ -79,7 +79,7 @@ def choose_materialized(graph: Graph) -> Materialization:
     storages = existing_storages(facts)
     aliases = output_aliases(facts, storages)
     _materialize_updates(facts, storages)
-    _materialize_outputs(facts, storages, aliases)
+    aliases |= _materialize_outputs(facts, storages, aliases)
     _materialize_copied(facts, storages)
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
@@ -122,14 +122,45 @@ def _materialize_copied(facts: GraphFacts, storages: dict[int, Storage]) -> None
 
 def _materialize_outputs(
     facts: GraphFacts, storages: dict[int, Storage], aliases: Mapping[int, StridedView]
-) -> None:
+) -> dict[int, StridedView]:
+    """Stores outputs; the result has those that are views of a value that is stored instead.
+
+    Training graphs save what a product reads in another shape. If both were stored, the kernel
+    would write the same elements twice.
+    """
+    views: dict[int, StridedView] = {}
+    returned = {arg.value for arg in facts.graph.outputs if isinstance(arg, Ref)}
     outputs = zip(facts.graph.outputs, facts.graph.output_types, strict=True)
     for position, (arg, tensor) in enumerate(outputs):
         if not isinstance(arg, Ref) or arg.value not in facts.types or arg.value in storages:
             continue
-        if position not in aliases:
-            kind = tensor or facts.types[arg.value]
-            storages[arg.value] = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
+        if position in aliases:
+            continue
+        kind = tensor or facts.types[arg.value]
+        expected = storage_of(arg.value, BufferKind.OUTPUT, kind, position)
+        base = facts.base_of(arg.value)
+        view = None if base in storages or base in returned else _reshaped(facts, base, expected)
+        if view is None:
+            storages[arg.value] = expected
+        else:
+            storages[base] = replace(
+                temporary_storage(facts, base), kind=BufferKind.OUTPUT, position=position
+            )
+            views[position] = view
+    return views
+
+
+def _reshaped(facts: GraphFacts, base: int, output: Storage) -> StridedView | None:
+    """The output as a view of a value that it is a reshape of; None if it is another view."""
+    if is_empty(output.shape):
+        return None
+    whole = temporary_storage(facts, base).whole()
+    view = view_between(facts, output.value, whole)
+    if isinstance(view, Refused) or view.offset is not ZERO:
+        return None
+    has_all = facts.numel(base) is facts.numel(output.value)
+    is_expected = is_same_layout(output.shape, view.strides, output.strides)
+    return view if has_all and is_expected else None
 
 
 def _materialize_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:

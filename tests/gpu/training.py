@@ -46,6 +46,8 @@ def training_cases() -> Iterator[Case]:
         has_gradients=True,
     )
     yield from _attention_cases()
+    yield from _product_cases()
+    yield from _group_cases()
     yield case(
         "gradients of scans, sorts and gathers",
         lambda x, at: x.cumsum(1) + x.sort(dim=1, stable=True).values + x.gather(1, at),
@@ -70,6 +72,42 @@ def _attention_cases() -> Iterator[Case]:
                 partial(_all_floats, shapes, dtype),
                 has_gradients=True,
             )
+
+
+def _product_cases() -> Iterator[Case]:
+    """Products whose rows begin at odd addresses, which plans pad."""
+    for dtype in (torch.float16, torch.bfloat16):
+        yield case(
+            f"logits over an odd vocabulary, in {str(dtype).removeprefix('torch.')}",
+            lambda x, w: F.log_softmax(F.linear(x, w), -1)[:, ::100],
+            partial(_all_floats, ((96, 512), (10_001, 512)), dtype),
+            has_gradients=True,
+        )
+        yield case(
+            f"a batch of odd rows, in {str(dtype).removeprefix('torch.')}",
+            lambda x, y: torch.bmm(x.exp(), y) @ y.mT,
+            partial(_all_floats, ((3, 256, 1001), (3, 1001, 128)), dtype),
+            has_gradients=True,
+        )
+
+
+def _group_cases() -> Iterator[Case]:
+    """Heads of keys and values that a model repeats for groups of query heads."""
+    for length in (1, 40):
+        yield case(
+            f"heads repeated for {length} queries, with a mask",
+            _repeated,
+            partial(
+                _all_floats, ((2, 8, length, 64), (2, 2, 40, 64), (2, 2, 40, 64)), torch.bfloat16
+            ),
+        )
+
+
+def _repeated(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    key, value = (x[:, :, None, :, :].expand(2, 2, 4, 40, 64).reshape(2, 8, 40, 64) for x in (k, v))
+    seen = torch.arange(40, device=q.device) < 33
+    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=seen[None, None, None, :])
+    return mixed.transpose(1, 2).reshape(2, q.shape[2], -1)
 
 
 def _all_floats(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:

@@ -48,6 +48,60 @@ output 0: %7 as [s0, 8]@[8, 1]
     )
 
 
+SAVED_OPERAND = """\
+graph prims 1
+%0: f32[2, 3, 8]@[24, 8, 1] = input "x"
+%1: f32[8, 4]@[4, 1] = input "w"
+%2: f32[2, 3, 8] = exp(%0)
+%3: f32[6, 8] = reshape(%2; shape=[{6}, {8}])
+%4: f32[6, 4]@[4, 1] = extern(%3, %1; is_contraction=true, node=0, op="aten.mm.default")
+%5: f32[48] = reshape(%2; shape=[{48}])
+return %4: f32[6, 4]@[4, 1], %5: f32[48]@[1]
+"""
+"""A product's operand, which is returned in another shape."""
+
+
+@pytest.mark.golden
+def test_an_output_that_reshapes_an_operand_is_stored_once() -> None:
+    assert_golden(
+        before_and_after("choose-materialized", SAVED_OPERAND),
+        """\
+-- before choose-materialized: graph
+graph prims 1
+%0: f32[2, 3, 8]@[24, 8, 1] = input "x"
+%1: f32[8, 4]@[4, 1] = input "w"
+%2: f32[2, 3, 8] = exp(%0)
+%3: f32[6, 8] = reshape(%2; shape=[{6}, {8}])
+%4: f32[6, 4]@[4, 1] = extern(%3, %1; is_contraction=true, node=0, op="aten.mm.default")
+%5: f32[48] = reshape(%2; shape=[{48}])
+return %4: f32[6, 4]@[4, 1], %5: f32[48]@[1]
+-- after: chosen
+storage %0: input 0, f32[2, 3, 8]@[24, 8, 1]
+storage %1: input 1, f32[8, 4]@[4, 1]
+storage %2: output 1, f32[2, 3, 8]@[24, 8, 1]
+storage %4: extern, f32[6, 4]@[4, 1]
+members: %2
+operand %1: %1 as [8, 4]@[4, 1]
+operand %3: %2 as [6, 8]@[8, 1]
+output 0: %4 as [6, 4]@[4, 1]
+output 1: %2 as [48]@[1]
+""",
+    )
+
+
+def test_two_outputs_that_reshape_one_value_have_memory_of_their_own() -> None:
+    twice = SAVED_OPERAND.replace("%5: f32[48]@[1]", "%5: f32[48]@[1], %3: f32[6, 8]@[8, 1]")
+    text = before_and_after("choose-materialized", twice)
+    assert "storage %2: output 1" in text and "storage %3: output 2" in text
+
+
+def test_an_output_in_another_order_has_memory_of_its_own() -> None:
+    turned = SAVED_OPERAND.replace(
+        "%5: f32[48] = reshape(%2; shape=[{48}])", "%5: f32[8, 6] = permute(%3; dims=[1, 0])"
+    ).replace("%5: f32[48]@[1]", "%5: f32[8, 6]@[6, 1]")
+    assert "storage %5: output 1" in before_and_after("choose-materialized", turned)
+
+
 CHEAP_WITH_TWO_READERS = """\
 graph prims 1
 %0: f32[4]@[1] = input "x"
