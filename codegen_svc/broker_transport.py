@@ -13,7 +13,7 @@ from kombu.transport import TRANSPORT_ALIASES
 from kombu.transport import redis as kombu_redis
 
 
-class Channel(kombu_redis.Channel):
+class BrokerChannel(kombu_redis.Channel):
     """A channel whose connections send no `CLIENT SETINFO`."""
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
@@ -22,13 +22,13 @@ class Channel(kombu_redis.Channel):
         return {**options, "driver_info": None}
 
 
-class Transport(kombu_redis.Transport):
+class BrokerTransport(kombu_redis.Transport):
     """The transport of all connections of a farm to its broker."""
 
-    Channel = Channel
+    Channel = BrokerChannel
 
 
 def use_broker_transport() -> None:
     """Makes kombu use this transport for Redis, in this process."""
     for scheme in ("redis", "rediss"):
-        TRANSPORT_ALIASES[scheme] = f"{__name__}:Transport"
+        TRANSPORT_ALIASES[scheme] = f"{__name__}:BrokerTransport"

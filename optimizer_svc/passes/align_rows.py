@@ -120,8 +120,8 @@ class _Rows:
             padded = self._padded_value(base, 0)
             if isinstance(padded, Refused):
                 return padded
-            view = view_between(facts, value, replace(whole, strides=padded.strides))
-            if not isinstance(view, Refused) and self._is_aligned(tensor, view.strides):
+            within = view_between(facts, value, replace(whole, strides=padded.strides))
+            if not isinstance(within, Refused) and self._is_aligned(tensor, within.strides):
                 return padded
         strides = self._padded(tensor, _order(view))
         if isinstance(strides, Refused):

@@ -46,7 +46,8 @@ def _is_interleaving(node: fx.Node) -> bool:
 
 def _interleaved(node: fx.Node) -> fx.Node | None:
     """The operand of `repeat_interleave(x, repeats, 1)`."""
-    named = dict(zip(("self", "repeats", "dim"), node.args, strict=False)) | dict(node.kwargs)
+    named: dict[str, Any] = dict(zip(("self", "repeats", "dim"), node.args, strict=False))
+    named |= node.kwargs
     source = named.pop("self", named.pop("input", None))
     if set(named) != {"repeats", "dim"} or named["dim"] != _HEADS:
         return None
