@@ -31,4 +31,4 @@ class BrokerTransport(kombu_redis.Transport):
 def use_broker_transport() -> None:
     """Makes kombu use this transport for Redis, in this process."""
     for scheme in ("redis", "rediss"):
-        TRANSPORT_ALIASES[scheme] = f"{__name__}:BrokerTransport"
+        TRANSPORT_ALIASES[scheme] = f"{__name__}:{BrokerTransport.__name__}"
