@@ -91,17 +91,17 @@ def _client() -> list[Finding]:
         found.append(_package("client", package))
     if find_spec("torch") is None:
         return found
-    torch = import_module("torch")
     host = import_module("kernelfarm.client.loaders.host_target")
     loaders = import_module("kernelfarm.client.loaders.by_device")
     try:
-        target, is_fine, remedy = loaders.device_support(torch.device("cpu")).target, True, ""
+        target, is_fine, remedy = loaders.host_support().target, True, ""
         best = host.this_processor().target()
         if target != best:
             target += f" (KERNELFARM_HOST_TARGET; the best here is {best})"
     except KernelfarmError as error:
         target, is_fine, remedy = "none", False, str(error)
     found.append(Finding("client", "CPU target", is_fine, False, target, remedy))
+    torch = import_module("torch")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(gpus))
     found.append(Finding("client", "GPUs", gpus > 0, False, names or "none seen by torch"))

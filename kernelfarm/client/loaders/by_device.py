@@ -32,6 +32,16 @@ def device_support(device: torch.device) -> DeviceSupport:
     return _support(device.type, index or 0)
 
 
+def host_support() -> DeviceSupport:
+    """Target and loader for tensors in this machine's memory.
+
+    Raises:
+        CallerError: the processor does not run the target of the settings, or runs no known one.
+        UnavailableError: the loader of a vendor's package cannot be imported.
+    """
+    return device_support(torch.device("cpu"))
+
+
 @lru_cache(maxsize=64)
 def _support(kind: str, index: int) -> DeviceSupport:
     # A loader opens its device's library when it is imported, so import only the needed one.
