@@ -86,7 +86,9 @@ def test_commands_know_the_vendor_and_warmed_kernels_run(riscv: RiscvFarm, tmp_p
     command = ("-m", "tests.e2e.riscv_commands", str(tmp_path))
     found = json.loads(riscv.output(*command, **signing).splitlines()[-1])
     assert f"{TARGET} (KERNELFARM_HOST_TARGET; the best here is cpu:" in found["doctor"]
-    assert any(line.split()[:3] == ["riscv", "LLVM", "ok"] for line in found["doctor"].split("\n"))
+    lines = [line.split()[:3] for line in found["doctor"].split("\n")]
+    for tool in ("LLVM", "LLD", *TOOLS):
+        assert ["riscv", tool, "ok"] in lines
     assert "1 of 1 programs present" in found["warm"]
     assert TARGET in found["compile"]
     assert "vsetivli" in found["asm"] or "vsetvli" in found["asm"]

@@ -57,9 +57,14 @@ class Answer:
 
 
 class Emulator:
-    """One emulated processor with vector registers of `vector_bits`; threads may share it."""
+    """One emulated processor with vector registers of `vector_bits`; threads may share it.
+
+    Raises:
+        UnavailableError: QEMU or the cross compiler is missing, or QEMU is too old.
+    """
 
     def __init__(self, vector_bits: int) -> None:
+        _require_tools()
         self._lock = threading.Lock()
         self._folder = tempfile.TemporaryDirectory(prefix="kernelfarm-riscv-")
         self._numbers = itertools.count()
@@ -115,12 +120,8 @@ class Emulator:
         """The runner's program, compiled.
 
         Raises:
-            UnavailableError: the compiler or QEMU is missing.
             InternalError: the compiler refuses the runner.
         """
-        for tool in (EMULATOR, COMPILER):
-            if shutil.which(tool) is None:
-                raise UnavailableError(f"{tool} is missing, which runs RISC-V kernels: {REMEDY}")
         program = Path(self._folder.name, "runner")
         source = resources.files(__package__) / "runner.c"
         # Kernels take the C library's functions from the program that loads them.
@@ -158,6 +159,12 @@ class Emulator:
             f"the emulated RISC-V processor has ended with status {self._process.wait()}; start"
             " the program again, and report the kernel if it ends again"
         )
+
+
+def _require_tools() -> None:
+    for tool in (EMULATOR, COMPILER):
+        if shutil.which(tool) is None:
+            raise UnavailableError(f"{tool} is missing, which runs RISC-V kernels: {REMEDY}")
 
 
 def _command(runner: Path, vector_bits: int) -> list[str]:
