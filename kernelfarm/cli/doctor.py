@@ -92,8 +92,9 @@ def _client() -> list[Finding]:
     if find_spec("torch") is None:
         return found
     host = import_module("kernelfarm.client.loaders.host_target")
+    loaders = import_module("kernelfarm.client.loaders.by_device")
     try:
-        target, is_fine, remedy = host.host_cpu_target(), True, ""
+        target, is_fine, remedy = loaders.host_support().target, True, ""
         best = host.this_processor().target()
         if target != best:
             target += f" (KERNELFARM_HOST_TARGET; the best here is {best})"

@@ -116,7 +116,8 @@ class ClientSettings:
 
     host_target: str = ""
     """The target for this machine's processor, such as `cpu:x86-64-v3`; empty for the best that the
-    processor runs. A target that the processor does not run is refused."""
+    processor runs. A target that the processor does not run is refused. A package of another vendor
+    may run its own targets on this machine, for example by emulation."""
 
     trace_key_file: Path | None = None
     """A private key for traces. With it, the client publishes its traces, and other clients run the

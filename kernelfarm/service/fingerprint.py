@@ -16,19 +16,22 @@ _SHARED = (digest, dtypes, ir, targets, traffic, wire)
 
 
 def service_fingerprint(*packages: ModuleType) -> str:
-    """Hex digest over a service's own code and the shared code that shapes results."""
-    return fingerprint_of_packages(*packages, *_SHARED)
+    """Hex digest over a service's own code and the shared code and facts that shape results.
 
-
-def fingerprint_of_packages(*packages: ModuleType) -> str:
-    """Hex digest over the names and contents of all sources of packages and modules."""
+    The facts include those of chips that installed packages add.
+    """
     hasher = hashlib.sha256()
-    for package in packages:
+    for package in (*packages, *_SHARED):
         for name, path in sources_of(package):
-            content = path.read_bytes()
-            hasher.update(f"{len(name)}:{name}{len(content)}:".encode())
-            hasher.update(content)
+            _add(hasher, name, path.read_bytes())
+    for name, content in targets.plugin_files():
+        _add(hasher, name, content)
     return hasher.hexdigest()
+
+
+def _add(hasher: hashlib._Hash, name: str, content: bytes) -> None:
+    hasher.update(f"{len(name)}:{name}{len(content)}:".encode())
+    hasher.update(content)
 
 
 def sources_of(package: ModuleType) -> Iterator[tuple[str, Path]]:

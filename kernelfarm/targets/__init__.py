@@ -100,6 +100,15 @@ def vendor_facts(name: str) -> VendorFacts:
     raise UnknownTargetError(f"unknown vendor {name!r}; expected one of: {', '.join(vendors)}")
 
 
+def plugin_files() -> Iterator[tuple[str, bytes]]:
+    """Name and content of each TOML file that plug-ins add, in sorted order."""
+    for plugin in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.value):
+        entries = sorted(resources.files(plugin.value).iterdir(), key=lambda entry: entry.name)
+        for entry in entries:
+            if entry.name.endswith(".toml"):
+                yield f"{plugin.value}/{entry.name}", entry.read_bytes()
+
+
 def _files() -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and content of each TOML file of this package and of plug-ins' packages."""
     for folder in _folders():

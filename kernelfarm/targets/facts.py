@@ -122,10 +122,14 @@ class GpuFacts:
 
 @dataclass(frozen=True, slots=True)
 class LocalBufferFacts:
-    """A chip whose vector cores compute in a buffer of their own."""
+    """A chip whose vector cores compute in a buffer of their own.
+
+    Each block in the buffer begins at a multiple of `alignment_bytes`.
+    """
 
     vector_cores: int
     size_bytes: int
+    alignment_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from codegen_svc.backends.cpu.llvm_toolchain import code_target
+from codegen_svc.backends.llvm_toolchain import code_target
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.llvm.kernel import emit_llvm
 from codegen_svc.emitters.triton.source import emit_triton

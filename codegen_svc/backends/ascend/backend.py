@@ -14,6 +14,7 @@ from codegen_svc.backends.ascend.adapter import (
 from codegen_svc.backends.ascend.adapter import REMEDY as ADAPTER_REMEDY
 from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, compile_linalg, find_bishengir
+from codegen_svc.backends.ascend.cores import require_vector_cores
 from codegen_svc.backends.ascend.elf_stub import write_elf
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.stage_times import stage
@@ -26,8 +27,9 @@ from codegen_svc.backends.triton_toolchain import (
     triton_status,
 )
 from codegen_svc.emitters.triton.index import numel
+from codegen_svc.emitters.triton.local_tiling import local_bytes, local_tiling
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
-from codegen_svc.emitters.triton.tiling import Tiling, local_bytes, local_tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
@@ -108,11 +110,17 @@ def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKe
     ttir = str(compile_triton(source, _FRONTEND, _OPTIONS, {}, last_stage="ttir").stages["ttir"])
     with stage("linalg"):
         linalg = lower_to_linalg(kernel.name, ttir)
-    launch = _launch_facts(kernel, chip, tiling)
+    launch = _launch_facts(kernel, chip, tiling, require_vector_cores(kernel.name, linalg))
     compiler = find_bishengir()
     with stage(BINARY_STAGE):
         if compiler is not None:
-            binary = compile_linalg(compiler, kernel.name, linalg, target.arch)
+            binary = compile_linalg(
+                compiler,
+                kernel.name,
+                linalg,
+                target.arch,
+                is_double_buffered=tiling.load_buffers > 1,
+            )
         else:
             binary = _stub(linalg, launch)
     return BuiltKernel(
@@ -145,30 +153,33 @@ def _stages(
     )
 
 
-def _launch_facts(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling) -> LaunchFacts:
+def _launch_facts(
+    kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, cores: str
+) -> LaunchFacts:
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
-    needed = local_bytes(kernel, tiling)
     return LaunchFacts(
         symbol=kernel.name,
         grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
         xblock_elems=tiling.xblock,
         rblock_elems=tiling.rblock,
-        local_bytes=needed,
+        local_bytes=local_bytes(kernel, tiling, chip),
         arguments=(*_LEADING, *buffers, *sizes, *_TRAILING),
         extras=(
             ("index_bits", str(tiling.index_bits)),
-            ("tiling", _tiling_json(kernel, chip, tiling, needed)),
+            ("tiling", _tiling_json(kernel, chip, tiling, cores)),
         ),
     )
 
 
-def _tiling_json(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, needed: int) -> str:
+def _tiling_json(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, cores: str) -> str:
     form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
     facts = {
+        "cores": cores,
         "form": form,
+        "load_buffers": tiling.load_buffers,
         "rblock": tiling.rblock,
-        "unified_buffer_bytes": needed,
+        "unified_buffer_bytes": local_bytes(kernel, tiling, chip),
         "unified_buffer_limit_bytes": chip.size_bytes,
         "vector_cores": chip.vector_cores,
         "xblock": tiling.xblock,

@@ -28,8 +28,10 @@ def find_bishengir() -> Path | None:
     return Path(found) if found else None
 
 
-def compile_linalg(tool: Path, name: str, linalg: str, chip: str) -> bytes:
-    """The object file of a kernel.
+def compile_linalg(
+    tool: Path, name: str, linalg: str, chip: str, *, is_double_buffered: bool
+) -> bytes:
+    """The object file of a kernel; `is_double_buffered`: there is room to fetch the next block.
 
     Raises:
         KernelRejectedError: the compiler refuses the kernel.
@@ -43,7 +45,10 @@ def compile_linalg(tool: Path, name: str, linalg: str, chip: str) -> bytes:
         source.write_text(_MIX_MODE.sub("", linalg), encoding="utf-8")
         command = [
             *(str(tool), str(source), f"--target={chip}"),
-            *("--enable-auto-multi-buffer=True", "--enable-auto-bind-sub-block=True"),
+            *(
+                f"--enable-auto-multi-buffer={is_double_buffered}",
+                "--enable-auto-bind-sub-block=True",
+            ),
             *("--enable-hfusion-compile=true", hivm, "--enable-triton-kernel-compile=true"),
             *("-o", str(Path(folder) / "kernel")),
         ]

@@ -1,7 +1,7 @@
 """The division of a kernel's points among programs: block sizes from a chip's facts.
 
 For GPUs a tiling is a guess: the toolchain reports registers and spills, and the backend may try
-the next smaller one. For chips with a local buffer it is computed: every live block must fit.
+the next smaller one. For chips with a local buffer, `local_tiling.py` computes it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, ceil_div
 from kernelfarm.ir.loop_ir import (
-    GUIDES,
     Axis,
     Kernel,
     Load,
-    Reduce,
     Scan,
     Sort,
-    Statement,
     Store,
-    operands_of,
-    varying_values,
 )
-from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts, TritonFacts
+from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts
 from kernelfarm.traffic import BlockForm, choose_block, reads_columns
 
 POINTWISE_ELEMS_PER_THREAD = 8
@@ -65,7 +60,8 @@ class Tiling:
     A program computes `xblock` outer points, `xsub` at a time, and `rblock` reduction points at a
     time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row. If
     `is_tile`, nothing is reduced: a program computes `rblock` points of the innermost outer axis
-    for each of `xblock` points of the other ones.
+    for each of `xblock` points of the other ones. A block that is loaded has `load_buffers` in a
+    chip's local buffer: with two, the next block is fetched while the current one is used.
     """
 
     xblock: int
@@ -76,6 +72,7 @@ class Tiling:
     num_warps: int = 1
     num_stages: int = 1
     is_tile: bool = False
+    load_buffers: int = 1
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -190,7 +187,7 @@ def scans_rows(kernel: Kernel) -> bool:
     return any(isinstance(s, Scan) for s in kernel.body)
 
 
-def _longest_sorted(kernel: Kernel, target: TargetFacts) -> int:
+def longest_sorted(kernel: Kernel, target: TargetFacts) -> int:
     """The most elements that a row can have.
 
     Raises:
@@ -208,7 +205,7 @@ def _longest_sorted(kernel: Kernel, target: TargetFacts) -> int:
 
 
 def _sorting_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
-    rblock = next_power_of_2(_longest_sorted(kernel, target))
+    rblock = next_power_of_2(longest_sorted(kernel, target))
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), static_numel(kernel.outer))
     warps = _warps(xblock * rblock, POINTWISE_ELEMS_PER_THREAD, target.section(GpuFacts))
     return Tiling(xblock, xblock, rblock, True, index_bits, warps, 1)
@@ -279,102 +276,3 @@ def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     if tiling.rblock > 256:
         return replace(tiling, rblock=tiling.rblock // 2, is_persistent=False, num_stages=1)
     return None
-
-
-# Chips with a local buffer -------------------------------------------------------------------
-
-_DYNAMIC_SUBBLOCKS = 8
-_MAX_LOCAL_TILE = 1 << 15
-
-
-def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
-    """The largest tiling whose live blocks fit the local buffer; None if none does."""
-    chip = target.section(LocalBufferFacts)
-    width = static_numel(kernel.reduction) if is_reduction(kernel) else 1
-    if sorts_rows(kernel):
-        rblock = next_power_of_2(_longest_sorted(kernel, target))
-        return _largest_rows(kernel, chip, index_bits, rblock, True)
-    persistent = [next_power_of_2(width)] if width else []
-    looped = [1 << bits for bits in range(12, 3, -1)] if is_reduction(kernel) else []
-    for rblock, is_persistent in [(r, True) for r in persistent] + [(r, False) for r in looped]:
-        tiling = _largest_rows(kernel, chip, index_bits, rblock, is_persistent)
-        if tiling is not None:
-            return tiling
-    return None
-
-
-def _largest_rows(
-    kernel: Kernel, chip: LocalBufferFacts, index_bits: int, rblock: int, is_persistent: bool
-) -> Tiling | None:
-    rows = static_numel(kernel.outer)
-    share = _MAX_LOCAL_TILE if rows is None else max(1, -(-rows // chip.vector_cores))
-    xsub = min(next_power_of_2(share), max(1, _MAX_LOCAL_TILE // rblock))
-    while xsub >= 1:
-        blocks = _DYNAMIC_SUBBLOCKS if rows is None else -(-share // xsub)
-        stored = rblock if is_reduction(kernel) else 0
-        tiling = Tiling(blocks * xsub, xsub, stored, is_persistent and bool(stored), index_bits)
-        if local_bytes(kernel, tiling) <= chip.size_bytes:
-            return tiling
-        xsub //= 2
-    return None
-
-
-def local_bytes(kernel: Kernel, tiling: Tiling) -> int:
-    """The most bytes of the local buffer that the live blocks of one sub-block need.
-
-    A loaded block counts twice, because the compiler's double buffering fetches the next one while
-    the current one is used. A value that does not vary has one element for each row. A reduction
-    needs more blocks during a step.
-    """
-    last_use = _last_uses(kernel)
-    varying = varying_values(kernel)
-    points = tiling.xsub * max(1, tiling.rblock)
-    live: dict[int, int] = {}
-    peak = 0
-    for number, statement in enumerate(kernel.body):
-        elems = points if number in varying or not is_reduction(kernel) else tiling.xsub
-        size = elems * _value_bytes(kernel, number)
-        live[number] = size * 2 if isinstance(statement, Load) else size
-        extra = points * _work_bytes(kernel, number)
-        peak = max(peak, sum(live.values()) + extra)
-        for dead in [v for v in live if last_use.get(v, v) <= number]:
-            del live[dead]
-    accumulators = 0 if tiling.is_persistent else sum(map(_accumulators, kernel.body))
-    return peak + accumulators * points * 4
-
-
-def _work_bytes(kernel: Kernel, number: int) -> int:
-    """Bytes for each point that computing a statement needs, beside its operands and result."""
-    statement = kernel.body[number]
-    if isinstance(statement, Sort):
-        # Keys, one key at a time, positions, ranks, and two masks as words.
-        return 2 * _value_bytes(kernel, statement.operand) + 4 * 4
-    if not isinstance(statement, Reduce):
-        return 0
-    # Halves of the block; a guided reduction has a distance, its scale and a summand.
-    return _value_bytes(kernel, number) * (3 if statement.op in GUIDES else 1)
-
-
-def _accumulators(statement: Statement) -> int:
-    """Blocks that a loop carries; a guided reduction has some for its guide too."""
-    if not isinstance(statement, Reduce):
-        return 0
-    return {"softmax_sum": 2, "welford_m2": 3}.get(statement.op, 1)
-
-
-def _last_uses(kernel: Kernel) -> dict[int, int]:
-    last: dict[int, int] = {}
-    for number, statement in enumerate(kernel.body):
-        for operand in operands_of(statement):
-            last[operand] = number
-    return last
-
-
-def _value_bytes(kernel: Kernel, number: int) -> int:
-    statement = kernel.body[number]
-    if isinstance(statement, Load):
-        return kernel.param(statement.param).dtype.itemsize_bytes
-    if isinstance(statement, Store):
-        return 0
-    dtype = getattr(statement, "dtype", None)
-    return dtype.itemsize_bytes if dtype is not None else 8

@@ -9,10 +9,14 @@ launched many times. The address of the table is fixed; its pointers may change 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from kernelfarm.errors import InternalError, KernelfarmError
 from kernelfarm.ir.artifact import LaunchFacts
+
+if TYPE_CHECKING:
+    import torch
 
 
 class NotRunnableHereError(KernelfarmError):
@@ -64,6 +68,24 @@ class Loader(Protocol):
         """The context of a launch: a CPU's number of threads, or an accelerator's current stream.
 
         The stream is a raw handle. A program reads its context once for each call.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSupport:
+    """The target and the loader of a device."""
+
+    target: str
+    loader: Loader
+
+
+class FindSupport(Protocol):
+    """What an entry point of the group `kernelfarm.loaders` names: the loaders of a vendor."""
+
+    def __call__(self, device: torch.device, requested: str) -> DeviceSupport | None:
+        """Target and loader of a device of this machine; None if they are not the vendor's.
+
+        `requested` is the target that the settings name for this machine's processor, or empty.
         """
 
 

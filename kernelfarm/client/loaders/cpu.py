@@ -22,34 +22,21 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Final
 
-from kernelfarm.client.loaders import elf
 from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, raise_for
 from kernelfarm.client.loaders.host_target import (
     host_cpu_target,
     host_flags,
     this_processor,
 )
+from kernelfarm.client.loaders.kernel_library import (
+    LIBM_SYMBOLS,
+    OPENMP_SYMBOLS,
+    check_library,
+)
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 
 ABI: Final = "kf-cpu-1"
-OPENMP_SYMBOLS: Final = frozenset({"GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"})
-LIBM_SYMBOLS: Final = frozenset({"fmod", "fmodf"})
-MEMORY_SYMBOLS: Final = frozenset({"memcpy", "memmove", "memset", "malloc", "free"})
-ALLOWED_SYMBOLS: Final = OPENMP_SYMBOLS | LIBM_SYMBOLS | MEMORY_SYMBOLS
-FORBIDDEN_TAGS: Final = {
-    elf.DT_NEEDED: "another library",
-    elf.DT_RPATH: "a search path",
-    elf.DT_RUNPATH: "a search path",
-    elf.DT_INIT: "code at load time",
-    elf.DT_FINI: "code at unload time",
-    elf.DT_INIT_ARRAY: "code at load time",
-    elf.DT_FINI_ARRAY: "code at unload time",
-    elf.DT_PREINIT_ARRAY: "code at load time",
-    elf.DT_TEXTREL: "relocations of its code",
-    elf.DT_AUDIT: "an auditor",
-    elf.DT_DEPAUDIT: "an auditor",
-}
 _load_numbers = itertools.count()
 
 
@@ -148,7 +135,8 @@ class CpuLoader:
         with self._lock:
             library = self._libraries.get(digest)
             if library is None:
-                facts = check_library(binary)
+                processor = this_processor()
+                facts = check_library(binary, processor.elf_machine, processor.name)
                 _forked.watch()
                 library = self._libraries[digest] = _open_library(binary, facts.undefined)
         try:
@@ -166,39 +154,6 @@ class CpuLoader:
             return _forked.one_thread()
         runtime = openmp_runtime()
         return 1 if runtime is None else int(runtime.omp_get_max_threads())
-
-
-def check_library(binary: bytes) -> elf.SharedLibrary:
-    """The facts of a library, after checking that it may be loaded.
-
-    Raises:
-        MalformedMessageError: the library may not be loaded; the message says why.
-    """
-    facts = elf.read_shared_library(binary)
-    processor = this_processor()
-    if facts.machine != processor.elf_machine:
-        raise MalformedMessageError(
-            f"the library is for ELF machine {facts.machine}, this one is {processor.elf_machine} "
-            f"({processor.name})"
-        )
-    foreign = sorted(facts.undefined - ALLOWED_SYMBOLS)
-    if foreign:
-        raise MalformedMessageError(
-            f"the library imports {', '.join(foreign)}; kernels may import only "
-            f"{', '.join(sorted(ALLOWED_SYMBOLS))}"
-        )
-    wants = sorted({FORBIDDEN_TAGS[tag] for tag in facts.dynamic_tags & FORBIDDEN_TAGS.keys()})
-    if facts.has_interpreter:
-        wants.append("an interpreter")
-    if facts.has_ifunc:
-        wants.append("functions chosen at load time")
-    if facts.has_writable_code:
-        wants.append("writable code")
-    if wants:
-        raise MalformedMessageError(
-            f"the library has {', '.join(wants)}; a kernel's library must not"
-        )
-    return facts
 
 
 def _open_library(binary: bytes, undefined: frozenset[str]) -> ctypes.CDLL:

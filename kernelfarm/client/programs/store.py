@@ -13,8 +13,7 @@ from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.farm.wait_budget import remaining_timeout
-from kernelfarm.client.loaders.by_device import DeviceSupport
-from kernelfarm.client.loaders.contract import Loader
+from kernelfarm.client.loaders.contract import DeviceSupport, Loader
 from kernelfarm.client.programs.loaded import LoadedProgram
 from kernelfarm.client.programs.tiers import PrefetchedProgram, ProgramRequest, find_program
 from kernelfarm.digest import program_key

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from codegen_svc.backends.cpu import llvm_toolchain
+from codegen_svc.backends import llvm_toolchain
 from codegen_svc.backends.cpu.backend import BACKEND
 from codegen_svc.backends.defined_symbols import check_defines
 from codegen_svc.backends.triton_gpu import scalar_rules

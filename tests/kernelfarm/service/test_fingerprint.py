@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from kernelfarm import dtypes, ir, targets
 from kernelfarm.service import fingerprint
+from tests.support.codegen_processes import PLUGIN
 
 # What is imported beside, and shapes no result.
 _BESIDE = {
@@ -52,3 +55,19 @@ def test_packages_count_with_their_tables_and_modules_with_their_file() -> None:
     assert "kernelfarm.targets/__init__.py" in names
     assert "kernelfarm.targets/cuda_sm_90a.toml" in names
     assert "kernelfarm.ir/philox.py" in [name for name, _ in fingerprint.sources_of(ir)]
+
+
+def test_a_changed_fact_of_an_installed_vendors_chip_changes_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = fingerprint.service_fingerprint(dtypes)
+    site = Path(shutil.copytree(PLUGIN, tmp_path / "site"))
+    monkeypatch.syspath_prepend(site)
+    # Another test of this process may have imported the original.
+    monkeypatch.delitem(sys.modules, "echo_chips", raising=False)
+    installed = fingerprint.service_fingerprint(dtypes)
+    chip = site / "echo_chips" / "echo_one.toml"
+    chip.write_text(f"{chip.read_text()}max_sorted_elems = 64\n")
+    changed = fingerprint.service_fingerprint(dtypes)
+    sys.modules.pop("echo_chips", None)
+    assert len({before, installed, changed}) == 3

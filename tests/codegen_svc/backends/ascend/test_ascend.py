@@ -15,8 +15,9 @@ from elftools.elf.elffile import ELFFile
 from codegen_svc.backends.ascend.adapter import find_adapter, lower_to_linalg
 from codegen_svc.backends.ascend.backend import BACKEND, BINARY_STAGE
 from codegen_svc.backends.ascend.bishengir import find_bishengir
+from codegen_svc.backends.ascend.cores import require_vector_cores
 from codegen_svc.backends.ascend.elf_stub import write_elf
-from codegen_svc.emitters.triton.tiling import local_bytes, local_tiling
+from codegen_svc.emitters.triton.local_tiling import local_bytes, local_tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
@@ -63,6 +64,7 @@ def test_stub_carries_linalg_tiling_and_launch_facts_and_says_so(layer_norm: Bui
     assert sections[".kernelfarm.linalg"] == linalg
     tiling = json.loads(sections[".kernelfarm.tiling"])
     assert tiling["unified_buffer_bytes"] <= tiling["unified_buffer_limit_bytes"] == 192 * 1024
+    assert (tiling["cores"], tiling["load_buffers"]) == ("vector", 1)
     launch = json.loads(sections[".kernelfarm.launch"])
     assert launch["symbol"] == "fused_native_layer_norm_silu_5e1f"
     assert launch["arguments"].count("buffer") == 4
@@ -98,7 +100,7 @@ def test_tiling_fits_the_unified_buffer_and_spreads_over_the_cores(name: str) ->
     kernel = emitter_shapes.ALL[name]
     tiling = local_tiling(kernel, TARGET, 32)
     assert tiling is not None
-    assert local_bytes(kernel, tiling) <= CHIP.size_bytes
+    assert local_bytes(kernel, tiling, CHIP) <= CHIP.size_bytes
     assert tiling.xblock % tiling.xsub == 0
     rows = kernel.outer[0].extent
     if rows.is_constant:
@@ -136,6 +138,23 @@ def test_left_over_triton_operations_are_refused() -> None:
     } }"""
     with pytest.raises(KernelRejectedError, match=r"tt\.extern_elementwise"):
         lower_to_linalg("k", ttir)
+
+
+def test_a_kernel_that_needs_cube_cores_is_refused() -> None:
+    ttir = """
+    module { tt.func public @k(%p: !tt.ptr<f16>, %q: !tt.ptr<f32>) {
+      %zero = arith.constant dense<0.0> : tensor<16x16xf32>
+      %from = tt.splat %p : !tt.ptr<f16> -> tensor<16x16x!tt.ptr<f16>>
+      %to = tt.splat %q : !tt.ptr<f32> -> tensor<16x16x!tt.ptr<f32>>
+      %x = tt.load %from : tensor<16x16x!tt.ptr<f16>>
+      %d = tt.dot %x, %x, %zero, inputPrecision = ieee
+        : tensor<16x16xf16> * tensor<16x16xf16> -> tensor<16x16xf32>
+      tt.store %to, %d : tensor<16x16x!tt.ptr<f32>>
+      tt.return
+    } }"""
+    linalg = lower_to_linalg("k", ttir)
+    with pytest.raises(KernelRejectedError, match="kernel k needs cube and vector cores"):
+        require_vector_cores("k", linalg)
 
 
 def test_broken_triton_ir_is_refused_with_the_adapters_words() -> None:

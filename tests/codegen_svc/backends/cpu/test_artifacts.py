@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from codegen_svc.backends.cpu.backend import ABI, BACKEND
+from codegen_svc.backends.cpu.backend import BACKEND
+from codegen_svc.backends.llvm_libraries import ABI
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import symbol

@@ -13,14 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfarm.client.loaders.cpu import (
-    ALLOWED_SYMBOLS,
-    CpuLoader,
-    check_library,
-    openmp_runtime,
-)
-from kernelfarm.client.loaders.elf import read_shared_library
+from kernelfarm.client.loaders.cpu import CpuLoader, openmp_runtime
+from kernelfarm.client.loaders.elf import SharedLibrary, read_shared_library
 from kernelfarm.client.loaders.host_target import Processor, host_cpu_target, this_processor
+from kernelfarm.client.loaders.kernel_library import ALLOWED_SYMBOLS, check_library
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
@@ -38,6 +34,12 @@ def _facts(**extras: str) -> LaunchFacts:
     return LaunchFacts(
         "exp_f32_f32", arguments=("buffer", "buffer", "threads"), extras=tuple(extras.items())
     )
+
+
+def checked(library: bytes) -> SharedLibrary:
+    """The facts of a library that this processor may load."""
+    processor = this_processor()
+    return check_library(library, processor.elf_machine, processor.name)
 
 
 def test_built_libraries_import_only_symbols_of_the_closed_list() -> None:
@@ -86,13 +88,13 @@ def test_bytes_that_are_no_elf_file_are_refused() -> None:
 
 def test_relocatable_object_is_refused() -> None:
     with pytest.raises(MalformedMessageError, match="expected a shared library"):
-        check_library(stage(built(SAMPLE), "object"))
+        checked(stage(built(SAMPLE), "object"))
 
 
 def test_library_of_another_machine_is_refused() -> None:
     other = "cpu:aarch64" if host_cpu_target() != "cpu:aarch64" else "cpu:x86-64-v3"
     with pytest.raises(MalformedMessageError, match="ELF machine"):
-        check_library(stage(built(SAMPLE, other), "so"))
+        checked(stage(built(SAMPLE, other), "so"))
 
 
 def test_binary_of_another_interface_is_refused() -> None:
@@ -139,12 +141,12 @@ def test_library_that_does_more_than_kernels_do_is_refused(
     code.write_text(source)
     subprocess.run([compiler, "-shared", "-fPIC", "-nostdlib", "-o", library, code], check=True)
     with pytest.raises(MalformedMessageError, match=reason):
-        check_library(library.read_bytes())
+        checked(library.read_bytes())
 
 
 def test_library_that_needs_another_library_is_refused() -> None:
     library = bytearray(stage(built(SAMPLE), "so"))
-    assert check_library(bytes(library))
+    assert checked(bytes(library))
     offset, count = (
         struct.unpack_from("<Q", library, 32)[0],
         struct.unpack_from("<H", library, 56)[0],
@@ -154,7 +156,7 @@ def test_library_that_needs_another_library_is_refused() -> None:
         if kind == 2:
             struct.pack_into("<Q", library, start, 1)
     with pytest.raises(MalformedMessageError, match="another library"):
-        check_library(bytes(library))
+        checked(bytes(library))
 
 
 def test_hundreds_of_libraries_load_beside_each_other() -> None:

@@ -8,7 +8,8 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.loaders.by_device import DeviceSupport, device_support
+from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.loaders.contract import DeviceSupport
 from kernelfarm.client.loaders.cpu import CpuLoader
 from kernelfarm.client.runtime.runner import PlanRunner
 from tests.support.client_process import new_process

@@ -1,4 +1,4 @@
-"""LLVM through llvmlite: parses, optimizes and assembles modules for a CPU target."""
+"""LLVM through llvmlite: parses, optimizes and assembles modules for a processor."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def compile_module(llir: str, target: CodeTarget) -> CompiledModule:
     llvm = binding()
     machine = _machine(target.triple, target.cpu, target.features)
     if "\0" in llir:  # LLVM reads a C string and would silently drop the rest
-        raise InternalError("the CPU emitter wrote LLVM IR with a NUL in it")
+        raise InternalError("the LLVM emitter wrote LLVM IR with a NUL in it")
     with stage("llir_opt"):
         module = _parsed(llvm, llir)
         _optimize(llvm, machine, module)
@@ -111,7 +111,7 @@ def _parsed(llvm: Any, llir: str) -> Any:
     try:
         return llvm.parse_assembly(llir)
     except RuntimeError as error:
-        raise InternalError(f"the CPU emitter wrote invalid LLVM IR: {error}") from error
+        raise InternalError(f"the LLVM emitter wrote invalid LLVM IR: {error}") from error
 
 
 def _optimize(llvm: Any, machine: Any, module: Any) -> None:

@@ -1,7 +1,7 @@
 """Links an ELF object into a shared library with LLD.
 
 LLD is part of Triton's wheel, which calls it to link AMD code objects. It takes the architecture
-from the object, so one linker is enough for x86-64 and aarch64, and nothing else has to be
+from the object, so one linker is enough for all processors of LLVM, and nothing else has to be
 installed. See docs/adr/0001-shared-library-for-cpu-code.md.
 """
 
