@@ -13,10 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.encode import encode_user_kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.work_budget import phase
 
 __all__ = [
@@ -91,13 +93,17 @@ def program_keys(
     return {target: identity.key(target) for target in targets}
 
 
-def kernel_key(kernel: Kernel, target: str) -> bytes:
+def kernel_key(kernel: AnyKernel, target: str) -> bytes:
     """Key of a kernel: 32 bytes over the kernel and the target; its name has no part in it."""
+    if isinstance(kernel, UserKernel):
+        return _digest(("user kernel", target, encode_user_kernel(kernel)))
     return _digest(("kernel", target, encode_kernel(canonical_kernel(kernel))))
 
 
-def kernel_digest(kernel: Kernel) -> bytes:
+def kernel_digest(kernel: AnyKernel) -> bytes:
     """Digest of a kernel's content alone: 32 bytes, from which its name is made."""
+    if isinstance(kernel, UserKernel):
+        return _digest(("user content", encode_user_kernel(kernel)))
     return _digest(("content", encode_kernel(canonical_kernel(kernel))))
 
 

@@ -72,7 +72,7 @@ LIBDEVICE = _names(
 TRITON = frozenset({"cdiv", "next_power_of_2"})
 """Attributes of `triton` itself."""
 
-BUILTINS = frozenset({"bool", "float", "int", "len", "max", "min", "range"})
+BUILTINS = frozenset({"float", "int", "len", "max", "min", "range"})
 """Functions of Python that Triton gives a meaning; they can only be called."""
 
 MEMBERS = _names(
