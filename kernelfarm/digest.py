@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.any_kernel import AnyKernel
@@ -28,6 +28,7 @@ __all__ = [
     "canonical_kernel",
     "kernel_digest",
     "kernel_key",
+    "named_user_kernel",
     "program_identity",
     "program_key",
     "program_keys",
@@ -41,6 +42,7 @@ MAX_PART_CHARS = 200
 """A longer part of a trace's digest goes into it as a digest of its own."""
 
 _MAX_PARTS = 32
+_NAME_CHARS, _NAME_DIGITS = 40, 8
 _PART_NAME = re.compile(r"[a-z_]{1,32}")
 _PART_VALUE = re.compile(rf"[ -~]{{0,{MAX_PART_CHARS}}}")
 
@@ -105,6 +107,12 @@ def kernel_digest(kernel: AnyKernel) -> bytes:
     if isinstance(kernel, UserKernel):
         return _digest(("user content", encode_user_kernel(kernel)))
     return _digest(("content", encode_kernel(canonical_kernel(kernel))))
+
+
+def named_user_kernel(kernel: UserKernel) -> UserKernel:
+    """A user's kernel with a name made of its function's and digits of its digest."""
+    digits = kernel_digest(kernel).hex()[:_NAME_DIGITS]
+    return replace(kernel, name=f"{kernel.entry[:_NAME_CHARS]}_{digits}")
 
 
 def trace_digest(parts: Mapping[str, str]) -> bytes:

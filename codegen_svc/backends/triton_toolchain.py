@@ -118,10 +118,19 @@ def compile_triton(
         triton.errors.TritonError,
     ) as error:
         where = f"{target.backend}:{target.arch}"
+        if (cause := _memory_error(error)) is not None:
+            raise cause from error
         raise KernelRejectedError(
             f"triton {triton.__version__} refuses kernel {source.name} for {where}:"
             f" {str(error).strip()[:_MESSAGE_CHARS]}"
         ) from error
+
+
+def _memory_error(error: BaseException | None) -> MemoryError | None:
+    """The end of memory, if it caused an error: Triton reports it as an error of the source."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _run_stages(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from kernelfarm.client.triton.kernel_source import KernelSource, language_path
-from kernelfarm.digest import kernel_digest
+from kernelfarm.digest import named_user_kernel
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import UserKernelError
 from kernelfarm.ir.triton.user_kernel import (
@@ -62,8 +62,6 @@ _LANGUAGE_TYPES: Final[Mapping[str, DType]] = {
 """Element types by their names in `triton.language`."""
 
 _CONSTANT = "constexpr"
-_NAME_CHARS = 32
-_DIGITS = 8
 
 
 def user_kernel(
@@ -88,21 +86,10 @@ def user_kernel(
             f" {', '.join(source.params)}"
         )
     params = tuple(_param(source, name, signature, constants) for name in source.params)
-    return named_kernel(
-        UserKernel("kernel", source.text, source.entry, params, tuple(sorted(options.items())))
-    )
-
-
-def named_kernel(kernel: UserKernel) -> UserKernel:
-    """The checked kernel with a name made of its function's and digits of its digest.
-
-    Raises:
-        UserKernelError: it breaks a rule.
-    """
+    stated = tuple(sorted(options.items()))
+    kernel = UserKernel("kernel", source.text, source.entry, params, stated)
     check_user_kernel(kernel)
-    digits = kernel_digest(kernel).hex()[:_DIGITS]
-    name = f"{kernel.entry[:_NAME_CHARS]}_{digits}"
-    return UserKernel(name, kernel.source, kernel.entry, kernel.params, kernel.options)
+    return named_user_kernel(kernel)
 
 
 def _param(

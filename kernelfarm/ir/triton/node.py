@@ -33,7 +33,7 @@ def kernel_arg(kernel: UserKernel) -> Arg:
     """The attribute `kernel` of a node; the kernel's name is left out."""
     return (
         kernel.entry,
-        tuple(kernel.source.splitlines()),
+        tuple(kernel.source.removesuffix("\n").split("\n")),
         tuple(_param_arg(param) for param in kernel.params),
         tuple((name, value) for name, value in kernel.options),
     )
