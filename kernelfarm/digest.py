@@ -17,7 +17,6 @@ from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.triton.encode import encode_user_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.work_budget import phase
 
@@ -98,14 +97,14 @@ def program_keys(
 def kernel_key(kernel: AnyKernel, target: str) -> bytes:
     """Key of a kernel: 32 bytes over the kernel and the target; its name has no part in it."""
     if isinstance(kernel, UserKernel):
-        return _digest(("user kernel", target, encode_user_kernel(kernel)))
+        return _digest(("user kernel", target, _encoded(kernel)))
     return _digest(("kernel", target, encode_kernel(canonical_kernel(kernel))))
 
 
 def kernel_digest(kernel: AnyKernel) -> bytes:
     """Digest of a kernel's content alone: 32 bytes, from which its name is made."""
     if isinstance(kernel, UserKernel):
-        return _digest(("user content", encode_user_kernel(kernel)))
+        return _digest(("user content", _encoded(kernel)))
     return _digest(("content", encode_kernel(canonical_kernel(kernel))))
 
 
@@ -113,6 +112,13 @@ def named_user_kernel(kernel: UserKernel) -> UserKernel:
     """A user's kernel with a name made of its function's and digits of its digest."""
     digits = kernel_digest(kernel).hex()[:_NAME_DIGITS]
     return replace(kernel, name=f"{kernel.entry[:_NAME_CHARS]}_{digits}")
+
+
+def _encoded(kernel: UserKernel) -> str:
+    # Few programs have such kernels, and clients should start quickly.
+    from kernelfarm.ir.triton.encode import encode_user_kernel  # noqa: PLC0415
+
+    return encode_user_kernel(kernel)
 
 
 def trace_digest(parts: Mapping[str, str]) -> bytes:

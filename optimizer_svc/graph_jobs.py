@@ -44,10 +44,7 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
         raise InvalidGraphError(str(error)) from error
     optimized = optimize(graph, facts)
     return api.OptimizeResponse(
-        kernels=[
-            any_kernel_to_proto(kernel)
-            for kernel in (*optimized.program.kernels, *optimized.program.user_kernels)
-        ],
+        kernels=[any_kernel_to_proto(kernel) for kernel in optimized.program.all_kernels],
         plan=plan_to_proto(optimized.program.plan),
         stages=[api.TextStage(name=name, text=text) for name, text in optimized.stages],
         made_by=made_by(),

@@ -15,6 +15,7 @@ from codegen_svc.emitters.triton.user_module import emit_user_module
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.artifact import (
+    SCRATCH_BYTES,
     BuiltKernel,
     GuardAtom,
     GuardOp,
@@ -25,10 +26,6 @@ from kernelfarm.ir.artifact import (
 from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
 from kernelfarm.targets import GpuFacts, TargetFacts
-
-SCRATCH_BYTES = "scratch_bytes_per_program"
-"""The extra launch fact of a kernel that needs memory: its last buffer has so many bytes for each
-program of the grid."""
 
 _DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)

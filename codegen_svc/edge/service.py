@@ -33,7 +33,7 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
     CodegenServiceServicer,
     add_CodegenServiceServicer_to_server,
 )
-from kernelfarm.ir.any_kernel import check_kernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.call_names import current_request_id
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.metrics.endpoint import added_collector, state_build

@@ -14,9 +14,10 @@ from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
 from codegen_svc.backends.registry import is_in_tree
 from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import InternalError
-from kernelfarm.ir.any_kernel import AnyKernel, check_kernel
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.guards import FactAtom, FactSubject
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.fingerprint import service_fingerprint
 from kernelfarm.signing import BlobRef
 from kernelfarm.signing.tags import artifact_tag, driver_tag, toolchain_tag

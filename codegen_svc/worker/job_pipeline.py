@@ -32,7 +32,8 @@ from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
-from kernelfarm.ir.any_kernel import AnyKernel, check_kernel
+from kernelfarm.ir.any_kernel import AnyKernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.metrics.declarations import KERNEL_COMPILE_SECONDS
 from kernelfarm.signing.tags import tenant_tag

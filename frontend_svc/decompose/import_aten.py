@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from frontend_svc.decompose.opaque_types import opaque_reason
-from frontend_svc.decompose.user_kernels import USER_KERNEL_REASON, check_user_kernel_node
+from frontend_svc.decompose.user_kernels import check_user_kernel_node, user_kernel_reason
 from frontend_svc.operators import (
     DECOMPOSED,
     EXTERN_CHECKS,
@@ -39,7 +39,7 @@ from kernelfarm.ir.graph_ir import (
     tensor_type_of,
     uses_of,
 )
-from kernelfarm.ir.triton.node import USER_KERNEL_OP
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 from kernelfarm.ir.work_budget import spend
 
 _UNKNOWN = "not in the table: a custom operator"
@@ -205,7 +205,7 @@ class _Importer:
             is_contraction=False,
             kernel=node.attr("kernel"),
         )
-        self._externs[index] = USER_KERNEL_REASON
+        self._externs[index] = user_kernel_reason(node)
         for value, made in zip(node.results, values, strict=True):
             self._values[value] = Tensor(made, self._graph_builder.type_of(made))
 

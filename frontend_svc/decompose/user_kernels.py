@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Node, Ref, TensorType
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
 from kernelfarm.ir.triton.node import check_node, written_arguments
-from kernelfarm.ir.triton.user_kernel import check_user_kernel
+from kernelfarm.ir.triton.user_kernel import Pointer
 
-USER_KERNEL_REASON = "a Triton kernel of the user: the farm compiles it, and fusion stops at it"
+
+def user_kernel_reason(node: Node) -> str:
+    """What becomes of a user's kernel, for reports."""
+    count = node.attr("configurations")
+    first = f"; it has the first of {count} configurations" if count != 1 else ""
+    return f"a Triton kernel of the user: the farm compiles it, and fusion stops at it{first}"
 
 
 def check_user_kernel_node(node: Node, operands: Sequence[TensorType]) -> None:
@@ -26,16 +32,22 @@ def check_user_kernel_node(node: Node, operands: Sequence[TensorType]) -> None:
     check_user_kernel(kernel)
     types = iter(operands)
     given = [next(types) if isinstance(arg, Ref) else None for arg in node.args]
-    for pointer, tensor in zip(kernel.pointers, operands, strict=True):
-        if tensor.dtype is not pointer.dtype:
+    results = dict(zip(written_arguments(node), node.types, strict=True))
+    for position, param in enumerate(kernel.launched):
+        if isinstance(param, Pointer):
+            _check_tensors(param, given[position], results.get(position))
+
+
+def _check_tensors(param: Pointer, given: TensorType | None, result: TensorType | None) -> None:
+    """Checks an argument and the result that it becomes, as far as there are any."""
+    for what, tensor in (("argument", given), ("result", result)):
+        if tensor is not None and tensor.dtype is not param.dtype:
             raise InvalidGraphError(
-                f"argument {pointer.name} of {tensor.dtype.value}; expected {pointer.dtype.value},"
-                " to which the parameter points"
+                f"{what} {param.name} of {tensor.dtype.value}; expected {param.dtype.value}, to"
+                " which the parameter points"
             )
-    for position, stated in zip(written_arguments(node), node.types, strict=True):
-        tensor = given[position]
-        if tensor is None or (tensor.dtype, tensor.shape) != (stated.dtype, stated.shape):
-            raise InvalidGraphError(
-                f"the result for argument {position} differs from it in type or shape;"
-                " expected what the kernel changed"
-            )
+    if given is not None and result is not None and given.shape != result.shape:
+        raise InvalidGraphError(
+            f"the result for argument {param.name} has another shape; expected what the kernel"
+            " changed"
+        )

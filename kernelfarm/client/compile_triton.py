@@ -16,8 +16,8 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, UserKernelError
 from kernelfarm.ir.algebra.expr import ONE, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Input, Node, Ref, SizeSymbol, TensorType
-from kernelfarm.ir.triton.node import USER_KERNEL_OP, kernel_arg
-from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel
+from kernelfarm.ir.triton.node import kernel_arg
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP, Pointer, UserKernel
 
 _FLOATS = (DType.F32, DType.F64)
 
@@ -132,6 +132,7 @@ def graph_of(kernel: UserKernel) -> Graph:
             kind = name
         inputs.append(Input(len(inputs), kind, param.name))
     attrs: tuple[tuple[str, Arg], ...] = (
+        ("configurations", 1),
         ("grid", ()),
         ("kernel", kernel_arg(kernel)),
         ("writes", ()),

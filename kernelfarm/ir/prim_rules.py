@@ -33,8 +33,9 @@ from kernelfarm.ir.scalar_types import (
     reduce_result_dtype,
     scan_result_dtype,
 )
-from kernelfarm.ir.triton.node import USER_KERNEL_OP, kernel_of_arg
-from kernelfarm.ir.triton.user_kernel import check_user_kernel
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
+from kernelfarm.ir.triton.node import kernel_of_arg
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]

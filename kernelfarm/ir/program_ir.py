@@ -136,6 +136,11 @@ class Program:
     plan: Plan
     user_kernels: tuple[UserKernel, ...] = ()
 
+    @property
+    def all_kernels(self) -> tuple[Kernel | UserKernel, ...]:
+        """The kernels of both kinds, in the order of the plan's kernel names."""
+        return (*self.kernels, *self.user_kernels)
+
 
 def updated_inputs(plan: Plan) -> frozenset[str]:
     """The names of the input buffers that the program writes: an output is a view of each."""

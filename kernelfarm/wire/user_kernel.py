@@ -5,15 +5,9 @@ from __future__ import annotations
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.internal.v1 import user_kernels_pb2 as pb
 from kernelfarm.ir.triton.bounds import MAX_PARAMS, MAX_SOURCE_BYTES
+from kernelfarm.ir.triton.check_kernel import OPTIONS
 from kernelfarm.ir.triton.node import value_of_arg
-from kernelfarm.ir.triton.user_kernel import (
-    OPTIONS,
-    FixedParam,
-    Pointer,
-    Scalar,
-    UserKernel,
-    UserParam,
-)
+from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, Scalar, UserKernel, UserParam
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto

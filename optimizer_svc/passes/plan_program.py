@@ -48,12 +48,13 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
     buffers, arena_bytes = writer.buffers()
+    names = [kernel.name for kernel in built.kernels]
     plan = Plan(
         target=target.name,
         symbols=symbol_sources(chosen.facts.graph),
         buffers=buffers,
         arena_bytes=arena_bytes,
-        kernel_names=tuple(kernel.name for kernel in (*built.kernels, *users.kernels)),
+        kernel_names=(*names, *(kernel.name for kernel in users.kernels)),
         steps=steps,
         outputs=outputs,
     )

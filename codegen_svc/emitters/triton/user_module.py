@@ -10,7 +10,7 @@ from codegen_svc.emitters.triton.names import checked_identifier
 from codegen_svc.emitters.triton.source import TritonSource
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.triton import check_source
+from kernelfarm.ir.triton.check_source import check_source
 from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, UserKernel, UserParam
 
 TYPE_NAMES: dict[DType, str] = {

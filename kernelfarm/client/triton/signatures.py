@@ -9,6 +9,7 @@ from kernelfarm.client.triton.kernel_source import KernelSource, language_path
 from kernelfarm.digest import named_user_kernel
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import UserKernelError
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
 from kernelfarm.ir.triton.user_kernel import (
     FixedParam,
     Pointer,
@@ -16,7 +17,6 @@ from kernelfarm.ir.triton.user_kernel import (
     UserKernel,
     UserParam,
     Value,
-    check_user_kernel,
 )
 
 TYPES: Final[Mapping[str, DType]] = {

@@ -1,9 +1,11 @@
 """A user's kernel as a node of a captured graph, `triton.kernel`, and back.
 
-    triton.kernel(arguments...), grid, kernel, writes
+    triton.kernel(arguments...), configurations, grid, kernel, writes
 
 `arguments` are those of a launch, in the order of the kernel's parameters that have no value:
-values for pointers; integers, expressions or floats for scalars. `grid` has up to three extents; it
+values for pointers, or none for memory that is allocated for the launch and has no content;
+integers, expressions or floats for scalars. `configurations` is the
+number of configurations among which this kernel is the first. `grid` has up to three extents; it
 is empty if the caller launches the kernel. `kernel` is (entry, lines of the source, parameters,
 options). `writes` are the positions of the arguments that the kernel changes. The node changes
 nothing: its results are these arguments after the launch, in this order.
@@ -25,8 +27,7 @@ from kernelfarm.ir.triton.user_kernel import (
     Value,
 )
 
-USER_KERNEL_OP = "triton.kernel"
-_ATTRIBUTES = ("grid", "kernel", "writes")
+_ATTRIBUTES = ("configurations", "grid", "kernel", "writes")
 
 
 def kernel_arg(kernel: UserKernel) -> Arg:
@@ -79,7 +80,11 @@ def check_node(node: Node) -> UserKernel:
     grid = node.attr("grid")
     if not isinstance(grid, tuple) or len(grid) > GRID_SIZES or not all(map(_is_size, grid)):
         raise UserKernelError("the grid; expected at most three integers or expressions")
+    if type(node.attr("configurations")) is not int:
+        raise UserKernelError("the number of configurations; expected an integer")
     writes = written_arguments(node)
+    if any(arg is None and position not in writes for position, arg in enumerate(node.args)):
+        raise UserKernelError("an argument is none and not written; expected a tensor")
     if len(writes) != len(node.results):
         raise UserKernelError(f"{len(node.results)} results; expected {len(writes)}, one each")
     return kernel
@@ -95,7 +100,8 @@ def written_arguments(node: Node) -> tuple[int, ...]:
     found = [w for w in writes if type(w) is int] if isinstance(writes, tuple) else []
     is_good = isinstance(writes, tuple) and len(found) == len(writes) == len(set(found))
     if not is_good or not all(
-        0 <= w < len(node.args) and isinstance(node.args[w], Ref) for w in found
+        0 <= w < len(node.args) and (node.args[w] is None or isinstance(node.args[w], Ref))
+        for w in found
     ):
         raise UserKernelError("the attribute `writes`; expected distinct positions of tensors")
     return tuple(found)
@@ -103,7 +109,7 @@ def written_arguments(node: Node) -> tuple[int, ...]:
 
 def _check_argument(param: Pointer | Scalar, arg: Arg) -> None:
     if isinstance(param, Pointer):
-        if not isinstance(arg, Ref):
+        if not (arg is None or isinstance(arg, Ref)):
             raise UserKernelError(f"argument {param.name[:60]} is {arg!r:.40}; expected a tensor")
         return
     is_float = param.dtype in (DType.F32, DType.F64)

@@ -19,7 +19,8 @@ from kernelfarm.ir.program_ir import (
     TensorView,
     updated_inputs,
 )
-from kernelfarm.ir.triton.user_kernel import UserKernel, check_user_kernel
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
 from kernelfarm.ir.verify.stores import check_stores_are_apart
@@ -51,7 +52,7 @@ def _check_user_kernel(kernel: UserKernel) -> None:
 
 
 def _kernels_have_their_names(program: Program) -> None:
-    names = tuple(kernel.name for kernel in (*program.kernels, *program.user_kernels))
+    names = tuple(kernel.name for kernel in program.all_kernels)
     if names != program.plan.kernel_names:
         raise VerificationError(f"plan names kernels {program.plan.kernel_names}; expected {names}")
     if len(set(names)) != len(names):

@@ -8,11 +8,10 @@ import pytest
 
 from codegen_svc.backends.contract import built_variants
 from codegen_svc.backends.registry import find_backend
-from codegen_svc.backends.triton_user_kernel import SCRATCH_BYTES
 from codegen_svc.worker.build_kernel import checked_result
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.artifact import SCRATCH_BYTES, BuiltKernel
 from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
 from kernelfarm.targets import target_facts
 from tests.support.tutorial_kernels import TUTORIALS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelfarm.errors import UserKernelError
-from kernelfarm.ir.triton import check_source, language
-from kernelfarm.ir.triton.check_source import CheckedSource
+from kernelfarm.ir.triton import language
+from kernelfarm.ir.triton.check_source import CheckedSource, check_source
 from tests.support.heavy_kernels import kernel_of
 from tests.support.hostile_kernels import CANARY, HostileKernel, hostile_kernels
 

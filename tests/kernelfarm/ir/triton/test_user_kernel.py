@@ -10,11 +10,11 @@ from kernelfarm.digest import kernel_digest, kernel_key
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError, UserKernelError
 from kernelfarm.internal.v1 import loops_pb2
-from kernelfarm.ir.any_kernel import check_kernel
 from kernelfarm.ir.graph_ir import Node, Ref, TensorType
 from kernelfarm.ir.triton.encode import print_user_kernel
-from kernelfarm.ir.triton.node import USER_KERNEL_OP, check_node, kernel_arg, kernel_of_arg
-from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, Scalar, UserKernel
+from kernelfarm.ir.triton.node import check_node, kernel_arg, kernel_of_arg
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP, FixedParam, Pointer, Scalar, UserKernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.wire.any_kernel import any_kernel_from_proto, any_kernel_to_proto
 
 _SOURCE = """FACTOR = 2.0
@@ -34,7 +34,7 @@ TYPE = TensorType(DType.F16, (), ())
 NODE = Node(
     USER_KERNEL_OP,
     (Ref(0), 128, 0.5),
-    (("grid", (1, 1)), ("kernel", kernel_arg(KERNEL)), ("writes", (0,))),
+    (("configurations", 1), ("grid", (1, 1)), ("kernel", kernel_arg(KERNEL)), ("writes", (0,))),
     (1,),
     (TYPE,),
 )
@@ -122,25 +122,33 @@ def test_a_kernel_that_breaks_a_rule_is_refused(kernel: UserKernel, message: str
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (replace(NODE, attrs=NODE.attrs[1:]), "expected grid, kernel, writes"),
+        (replace(NODE, attrs=NODE.attrs[1:]), "expected configurations, grid, kernel, writes"),
         (replace(NODE, args=NODE.args[:2]), "2 arguments; expected 3"),
         (replace(NODE, args=(1, 128, 0.5)), "x_ptr is 1; expected a tensor"),
         (replace(NODE, args=(Ref(0), 1.5, 0.5)), "n is 1.5; expected an integer"),
         (replace(NODE, args=(Ref(0), 128, 1)), "p is 1; expected a float"),
-        (replace(NODE, results=(), types=()), "0 results; expected 1"),
-        (replace(NODE, attrs=(("grid", (1,) * 4), *NODE.attrs[1:])), "at most three"),
-        (replace(NODE, attrs=(("grid", "1"), *NODE.attrs[1:])), "at most three"),
-        (replace(NODE, attrs=(*NODE.attrs[:2], ("writes", (1,)))), "distinct positions of tensors"),
-        (replace(NODE, attrs=(*NODE.attrs[:2], ("writes", (0, 0)))), "distinct positions"),
-        (replace(NODE, attrs=(*NODE.attrs[:2], ("writes", (7,)))), "distinct positions"),
-        (replace(NODE, attrs=(*NODE.attrs[:2], ("writes", True))), "distinct positions"),
-        (replace(NODE, attrs=(NODE.attrs[0], ("kernel", "x"), NODE.attrs[2])), "another form"),
         (
-            replace(NODE, attrs=(NODE.attrs[0], ("kernel", ("a", (), (1,), ())), NODE.attrs[2])),
+            replace(NODE, args=(None, 128, 0.5), attrs=(*NODE.attrs[:3], ("writes", ()))),
+            "not written",
+        ),
+        (replace(NODE, attrs=(("configurations", "1"), *NODE.attrs[1:])), "expected an integer"),
+        (replace(NODE, results=(), types=()), "0 results; expected 1"),
+        (
+            replace(NODE, attrs=(NODE.attrs[0], ("grid", (1,) * 4), *NODE.attrs[2:])),
+            "at most three",
+        ),
+        (replace(NODE, attrs=(NODE.attrs[0], ("grid", "1"), *NODE.attrs[2:])), "at most three"),
+        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (1,)))), "distinct positions of tensors"),
+        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (0, 0)))), "distinct positions"),
+        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (7,)))), "distinct positions"),
+        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", True))), "distinct positions"),
+        (replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", "x"), NODE.attrs[3])), "another form"),
+        (
+            replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", ("a", (), (1,), ())), NODE.attrs[3])),
             "a parameter has another form",
         ),
         (
-            replace(NODE, attrs=(NODE.attrs[0], ("kernel", ("a", (), (), (1,))), NODE.attrs[2])),
+            replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", ("a", (), (), (1,))), NODE.attrs[3])),
             "an option has another form",
         ),
     ],
