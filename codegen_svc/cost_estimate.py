@@ -17,7 +17,9 @@ from typing import Final
 
 from codegen_svc.powers import is_multiplied
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.loop_ir import Compute, Kernel, Literal, Reduce, Scan, Sort
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import CompileCost
 
 # Triton unrolls a sort or scan along its row: ptxas took seconds for five scans of 1,024 elements.
@@ -29,6 +31,9 @@ _CALLED_MS: Final = 12.0
 # If the copies of its functions would take longer than this, a kernel calls them. The kernels of
 # models stay below: the largest of them use a handful of functions.
 _CALLS_ABOVE_S: Final = 2.0
+# Kernels of users, by the characters of their source: Triton's tutorials took 0.1 to 0.6.
+_CHARACTER_MS: Final = 0.3
+_USER_VARIANTS: Final = 2
 
 
 def inlined_math_s(kernel: Kernel, cost: CompileCost) -> float:
@@ -42,8 +47,10 @@ def calls_math(kernel: Kernel, cost: CompileCost) -> bool:
     return cost.calls_math and inlined_math_s(kernel, cost) > _CALLS_ABOVE_S
 
 
-def estimated_cost_s(kernel: Kernel, cost: CompileCost) -> float:
+def estimated_cost_s(kernel: AnyKernel, cost: CompileCost) -> float:
     """The processor time that compiling all variants of a kernel takes."""
+    if isinstance(kernel, UserKernel):
+        return _USER_VARIANTS * (cost.base_ms + _CHARACTER_MS * len(kernel.source)) / 1e3
     math_s = inlined_math_s(kernel, cost)
     if calls_math(kernel, cost):
         table = dict(cost.math_ms)

@@ -26,7 +26,8 @@ from kernelfarm.ir.text import print_graph
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets
 from kernelfarm.v1 import graph_pb2
-from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_from_proto
+from kernelfarm.wire import graph_from_proto, graph_to_proto
+from kernelfarm.wire.any_kernel import any_kernel_from_proto
 
 _BYTES_A_STEP = 64
 """Bytes of a message that count as one step: parsing makes one object of about as many."""
@@ -134,7 +135,7 @@ def _kernel_keys(message: bytes, facts: Facts) -> list[bytes]:
     """The keys for which workers must have signed the kernels of an optimizer response."""
     response = optimizer_service_pb2.OptimizeResponse.FromString(message)
     with phase("kernel keys"):
-        kernels = map(kernel_from_proto, response.kernels)
+        kernels = map(any_kernel_from_proto, response.kernels)
         return [kernel_key(kernel, facts["target"]) for kernel in kernels]
 
 

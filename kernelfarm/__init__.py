@@ -2,8 +2,9 @@
 
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
 `torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
-`kernelfarm.packaged(model)` looks for a package before it traces. All load torch, so this package
-imports them on first use.
+`kernelfarm.packaged(model)` looks for a package before it traces;
+`kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone. All load torch, so
+this package imports them on first use.
 """
 
 from __future__ import annotations
@@ -14,13 +15,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
+    from kernelfarm.client.compile_triton import CompiledTriton, compile_triton
     from kernelfarm.client.packaged import packaged, prefetch
 
-__all__ = ["CompiledModel", "compile", "packaged", "prefetch"]
+__all__ = [
+    "CompiledModel",
+    "CompiledTriton",
+    "compile",
+    "compile_triton",
+    "packaged",
+    "prefetch",
+]
 
 _CLIENT_NAMES = {
     "compile": ("compile_model", "compile_model"),
     "CompiledModel": ("compile_model", "CompiledModel"),
+    "CompiledTriton": ("compile_triton", "CompiledTriton"),
+    "compile_triton": ("compile_triton", "compile_triton"),
     "packaged": ("packaged", "packaged"),
     "prefetch": ("packaged", "prefetch"),
 }

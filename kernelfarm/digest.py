@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.canonical import canonical_graph, canonical_kernel
 from kernelfarm.ir.encode import encode_graph, encode_kernel, encode_text_pairs
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.work_budget import phase
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "canonical_kernel",
     "kernel_digest",
     "kernel_key",
+    "named_user_kernel",
     "program_identity",
     "program_key",
     "program_keys",
@@ -39,6 +41,7 @@ MAX_PART_CHARS = 200
 """A longer part of a trace's digest goes into it as a digest of its own."""
 
 _MAX_PARTS = 32
+_NAME_CHARS, _NAME_DIGITS = 40, 8
 _PART_NAME = re.compile(r"[a-z_]{1,32}")
 _PART_VALUE = re.compile(rf"[ -~]{{0,{MAX_PART_CHARS}}}")
 
@@ -91,14 +94,31 @@ def program_keys(
     return {target: identity.key(target) for target in targets}
 
 
-def kernel_key(kernel: Kernel, target: str) -> bytes:
+def kernel_key(kernel: AnyKernel, target: str) -> bytes:
     """Key of a kernel: 32 bytes over the kernel and the target; its name has no part in it."""
+    if isinstance(kernel, UserKernel):
+        return _digest(("user kernel", target, _encoded(kernel)))
     return _digest(("kernel", target, encode_kernel(canonical_kernel(kernel))))
 
 
-def kernel_digest(kernel: Kernel) -> bytes:
+def kernel_digest(kernel: AnyKernel) -> bytes:
     """Digest of a kernel's content alone: 32 bytes, from which its name is made."""
+    if isinstance(kernel, UserKernel):
+        return _digest(("user content", _encoded(kernel)))
     return _digest(("content", encode_kernel(canonical_kernel(kernel))))
+
+
+def named_user_kernel(kernel: UserKernel) -> UserKernel:
+    """A user's kernel with a name made of its function's and digits of its digest."""
+    digits = kernel_digest(kernel).hex()[:_NAME_DIGITS]
+    return replace(kernel, name=f"{kernel.entry[:_NAME_CHARS]}_{digits}")
+
+
+def _encoded(kernel: UserKernel) -> str:
+    # Few programs have such kernels, and clients should start quickly.
+    from kernelfarm.ir.triton.encode import encode_user_kernel  # noqa: PLC0415
+
+    return encode_user_kernel(kernel)
 
 
 def trace_digest(parts: Mapping[str, str]) -> bytes:

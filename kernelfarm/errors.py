@@ -49,6 +49,12 @@ class InvalidGraphError(CallerError):
     reason = "INVALID_GRAPH"
 
 
+class UserKernelError(CallerError):
+    """A user's Triton kernel whose source or signature breaks a rule; nothing of it has run."""
+
+    reason = "USER_KERNEL"
+
+
 class UnsupportedDTypeError(CallerError):
     """An element type that the farm does not support."""
 

@@ -13,7 +13,8 @@ from kernelfarm.ir.verify import verify_prims
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
 from kernelfarm.v1 import graph_pb2
-from kernelfarm.wire import graph_from_proto, kernel_to_proto, plan_to_proto
+from kernelfarm.wire import graph_from_proto, plan_to_proto
+from kernelfarm.wire.any_kernel import any_kernel_to_proto
 from optimizer_svc.pipeline import PASSES, optimize
 from optimizer_svc.toolchain import toolchain
 
@@ -43,7 +44,7 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
         raise InvalidGraphError(str(error)) from error
     optimized = optimize(graph, facts)
     return api.OptimizeResponse(
-        kernels=[kernel_to_proto(kernel) for kernel in optimized.program.kernels],
+        kernels=[any_kernel_to_proto(kernel) for kernel in optimized.program.all_kernels],
         plan=plan_to_proto(optimized.program.plan),
         stages=[api.TextStage(name=name, text=text) for name, text in optimized.stages],
         made_by=made_by(),

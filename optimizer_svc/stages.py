@@ -5,12 +5,15 @@ from __future__ import annotations
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.text import print_graph, print_kernel, print_plan
+from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.work_budget import counted
 
 
 def stage_texts(graph: Graph, program: Program, report: str) -> tuple[tuple[str, str], ...]:
     """(name, text) of every stage: the graph after its passes, the kernels, the plan, report."""
-    kernels = "\n\n".join(counted(print_kernel(kernel)) for kernel in program.kernels)
+    texts = [counted(print_kernel(kernel)) for kernel in program.kernels]
+    texts += [counted(print_user_kernel(kernel)) for kernel in program.user_kernels]
+    kernels = "\n\n".join(texts)
     return (
         ("prims", print_graph(graph)),
         ("loops", kernels),

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts
 
 
@@ -84,3 +87,37 @@ class Backend(Protocol):
 
     def makes_runnable_binaries(self) -> bool:
         """False if the binaries that it makes on this machine are stubs."""
+
+
+@runtime_checkable
+class BuildsUserKernels(Protocol):
+    """A backend whose toolchain compiles Triton's language, in which users write kernels."""
+
+    def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """The variants of a user's kernel, most specific first, the general one last.
+
+        It evaluates the kernel's source, which passed `check_user_kernel`: call it in the sandbox.
+
+        Raises:
+            KernelRejectedError: the toolchain refuses the kernel, and always will.
+            UnavailableError: a required tool is missing.
+        """
+
+
+def built_variants(
+    backend: Backend, kernel: AnyKernel, target: TargetFacts
+) -> tuple[BuiltKernel, ...]:
+    """The variants of a kernel of either kind, as the backend builds them.
+
+    Raises:
+        KernelRejectedError: the toolchain refuses the kernel, or takes no kernels of users.
+        UnavailableError: a required tool is missing.
+    """
+    if not isinstance(kernel, UserKernel):
+        return backend.build(kernel, target)
+    if not isinstance(backend, BuildsUserKernels):
+        raise KernelRejectedError(
+            f"user kernel {kernel.entry}: the farm compiles no Triton source for {target.name};"
+            " expected a GPU's target (cuda:... or rocm:...)"
+        )
+    return backend.build_user_kernel(kernel, target)

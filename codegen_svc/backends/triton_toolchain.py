@@ -27,8 +27,11 @@ from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton.source import TritonSource
+from codegen_svc.emitters.triton.user_module import TYPE_NAMES
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError, UnavailableError
 from kernelfarm.ir.artifact import StageText
+from kernelfarm.ir.triton.user_kernel import Value
 
 _TRITON_VERSION = "3.9.0"
 _MESSAGE_CHARS = 600
@@ -95,7 +98,8 @@ def compile_triton(
     attrs = {
         (positions[name],): [list(f) for f in facts] for name, facts in (assumptions or {}).items()
     }
-    syntax = ASTSource(function, dict(source.signature), dict(source.constexprs), attrs)
+    constants = {name: _as_triton(triton, value) for name, value in source.constexprs}
+    syntax = ASTSource(function, dict(source.signature), constants, attrs)
     log = io.StringIO()
     try:
         with redirect_stdout(log):
@@ -114,10 +118,19 @@ def compile_triton(
         triton.errors.TritonError,
     ) as error:
         where = f"{target.backend}:{target.arch}"
+        if (cause := _memory_error(error)) is not None:
+            raise cause from error
         raise KernelRejectedError(
             f"triton {triton.__version__} refuses kernel {source.name} for {where}:"
             f" {str(error).strip()[:_MESSAGE_CHARS]}"
         ) from error
+
+
+def _memory_error(error: BaseException | None) -> MemoryError | None:
+    """The end of memory, if it caused an error: Triton reports it as an error of the source."""
+    while error is not None and not isinstance(error, MemoryError):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def _run_stages(
@@ -161,8 +174,18 @@ def _jit_function(source: TritonSource) -> Any:
     namespace: dict[str, Any] = {"__name__": source.name}
     with _parse_lock:
         linecache.cache[file_name] = (len(source.text), None, lines, file_name)
-        exec(compile(source.text, file_name, "exec"), namespace)  # text of our own emitter
+        # Text of our own emitters, and checked definitions of users; a user's only in the sandbox.
+        exec(compile(source.text, file_name, "exec"), namespace)
     return namespace[source.name]
+
+
+def _as_triton(triton: Any, value: Value) -> Any:
+    """A constant as Triton takes it."""
+    if isinstance(value, DType):
+        return triton.language.str_to_ty(TYPE_NAMES[value], None)
+    if isinstance(value, tuple):
+        return tuple(_as_triton(triton, item) for item in value)
+    return value
 
 
 def _triton() -> Any:

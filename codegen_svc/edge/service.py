@@ -33,14 +33,14 @@ from kernelfarm.internal.v1.codegen_service_pb2_grpc import (
     CodegenServiceServicer,
     add_CodegenServiceServicer_to_server,
 )
-from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.call_names import current_request_id
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.metrics.endpoint import added_collector, state_build
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.targets import TargetFacts, all_targets, target_facts, vendor_facts
 from kernelfarm.v1 import compile_service_pb2, manifest_pb2
-from kernelfarm.wire import kernel_from_proto
+from kernelfarm.wire.any_kernel import any_kernel_from_proto
 from kernelfarm.wire.job import job_to_bytes
 
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
@@ -160,9 +160,9 @@ def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
 
 
 def _job(message: loops_pb2.Kernel, target: TargetFacts) -> KernelJob:
-    kernel = kernel_from_proto(message)
+    kernel = any_kernel_from_proto(message)
     try:
-        verify_kernel(kernel)
+        check_kernel(kernel)
     except VerificationError as error:
         # Here it is the sender's mistake. If one of our passes made the kernel, it is a bug of the
         # service that sent it.

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.contract import Backend, built_variants
 from codegen_svc.backends.stage_times import recorded_stages
 from codegen_svc.sandbox.connection import (
     JOB_BEGINS,
@@ -102,7 +102,7 @@ def _outcome(backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path)
         try:
             kernel, target_name = job_from_bytes(job)
             target = target_facts(target_name)
-            return outcome_of_variants(backend.build(kernel, target), target.name, times)
+            return outcome_of_variants(built_variants(backend, kernel, target), target.name, times)
         except BaseException as error:  # the edge of the process: every failure is reported
             if not scratch.is_dir():  # the cause of any failure
                 return lost_outcome(f"{scratch} was removed")

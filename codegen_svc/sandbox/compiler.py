@@ -9,10 +9,10 @@ from codegen_svc.sandbox.level import ConfinementLevel, check_level, parse_level
 from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.processes import SandboxProcesses
 from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.artifact import BuiltKernel
-from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import TargetFacts
-from kernelfarm.wire import kernel_to_proto
+from kernelfarm.wire.any_kernel import any_kernel_to_proto
 from kernelfarm.wire.job import job_to_bytes
 
 
@@ -62,14 +62,14 @@ class SandboxedBackend:
         """The backend's answer, from the zygote's first message."""
         return self._children.hello.makes_runnable_binaries
 
-    def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+    def build(self, kernel: AnyKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The kernel's variants, made in a process of its own with the default time limits.
 
         Raises:
             KernelfarmError: see `Compilation.variants`.
         """
         limits = TimeLimits(self._wall_s, self._limits.processor_s)
-        content = job_to_bytes(kernel_to_proto(kernel), target.name)
+        content = job_to_bytes(any_kernel_to_proto(kernel), target.name)
         return self.begin(CompileJob(content, kernel.name, target.name, limits)).variants()
 
     def begin(self, job: CompileJob) -> Compilation:

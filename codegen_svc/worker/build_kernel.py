@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from codegen_svc.backends.contract import Backend
+from codegen_svc.backends.contract import Backend, built_variants
 from codegen_svc.backends.defined_symbols import ELF_MAGIC, check_defines
 from codegen_svc.backends.registry import is_in_tree
 from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.guards import FactAtom, FactSubject
-from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.fingerprint import service_fingerprint
 from kernelfarm.signing import BlobRef
 from kernelfarm.signing.tags import artifact_tag, driver_tag, toolchain_tag
@@ -57,7 +57,7 @@ def toolchain_of(backend: Backend) -> str:
 
 def build_kernel(
     backend: Backend,
-    kernel: Kernel,
+    kernel: AnyKernel,
     target: TargetFacts,
     key: bytes,
     clock: Callable[[], float],
@@ -66,20 +66,21 @@ def build_kernel(
 
     Raises:
         VerificationError: the kernel breaks a rule of its grammar.
+        UserKernelError: a user's kernel is outside of the language.
         KernelRejectedError: the toolchain refuses the kernel, and always will.
         UnavailableError: a required tool is missing.
         InternalError: the backend broke its contract.
     """
-    verify_kernel(kernel)  # the edge did too, but others can write to the cache since then
+    check_kernel(kernel)  # the edge did too, but others can write to the cache since then
     started_s = clock()
-    built = backend.build(kernel, target)
+    built = built_variants(backend, kernel, target)
     cost_ms = (clock() - started_s) * 1e3
     return checked_result(backend, kernel, target, key, built, cost_ms)
 
 
 def checked_result(
     backend: Backend,
-    kernel: Kernel,
+    kernel: AnyKernel,
     target: TargetFacts,
     key: bytes,
     built: tuple[BuiltKernel, ...],
@@ -124,7 +125,7 @@ def _variant(
     )
 
 
-def _check(built: tuple[BuiltKernel, ...], kernel: Kernel, target: TargetFacts) -> None:
+def _check(built: tuple[BuiltKernel, ...], kernel: AnyKernel, target: TargetFacts) -> None:
     where = f"kernel {kernel.name} for {target.name}"
     if not built:
         raise InternalError(

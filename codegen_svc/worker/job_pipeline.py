@@ -32,8 +32,8 @@ from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
-from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.verify import verify_kernel
+from kernelfarm.ir.any_kernel import AnyKernel
+from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.service.metrics.declarations import KERNEL_COMPILE_SECONDS
 from kernelfarm.signing.tags import tenant_tag
@@ -58,7 +58,7 @@ class _Input:
     """
 
     content: bytes
-    kernel: Kernel
+    kernel: AnyKernel
     target: TargetFacts
     key: bytes
 
@@ -159,7 +159,7 @@ class JobPipeline:
             if target.vendor != self._worker.queue:
                 queue = self._worker.queue
                 raise InternalError(f"a job for {target_name} is in the queue of {queue}")
-            verify_kernel(kernel)  # the edge did too, but others can write to the cache since then
+            check_kernel(kernel)  # the edge did too, but others can write to the cache since then
             key = kernel_key(kernel, target_name)
             job.input = _Input(job.content, kernel, target, key)
         except Exception as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from frontend_svc.decompose.opaque_types import opaque_reason
+from frontend_svc.decompose.user_kernels import check_user_kernel_node, user_kernel_reason
 from frontend_svc.operators import (
     DECOMPOSED,
     EXTERN_CHECKS,
@@ -26,7 +27,7 @@ from frontend_svc.operators import (
     text_of,
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
-from kernelfarm.errors import InvalidGraphError, VerificationError
+from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
     Arg,
@@ -38,6 +39,7 @@ from kernelfarm.ir.graph_ir import (
     tensor_type_of,
     uses_of,
 )
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 from kernelfarm.ir.work_budget import spend
 
 _UNKNOWN = "not in the table: a custom operator"
@@ -71,8 +73,8 @@ def import_aten(
     for index, node in enumerate(graph.nodes):
         try:
             importer.add(index, node)
-        except InvalidGraphError as error:
-            raise InvalidGraphError(f"node {index} ({node.op}): {error}") from None
+        except (InvalidGraphError, UserKernelError) as error:
+            raise type(error)(f"node {index} ({node.op}): {error}") from None
         except VerificationError as error:
             # A prim refuses the types that the client stated (say, an activation of integers).
             raise InvalidGraphError(f"node {index} ({node.op}): its operands: {error}") from error
@@ -114,6 +116,9 @@ class _Importer:
         spend(12 + len(node.args) + len(node.attrs) + len(node.results))
         _refuse_mutation(node)
         with self._graph_builder.origin(index, location=node.location):
+            if node.op == USER_KERNEL_OP:
+                self._send_user_kernel(index, node)
+                return
             operator = DECOMPOSED.get(node.op)
             opaque = opaque_reason(node, [self._operand(v).type for v in uses_of(node)])
             if opaque is not None:
@@ -185,6 +190,22 @@ class _Importer:
             is_contraction=group is not None and group.is_contraction,
         )
         self._externs[index] = reason
+        for value, made in zip(node.results, values, strict=True):
+            self._values[value] = Tensor(made, self._graph_builder.type_of(made))
+
+    def _send_user_kernel(self, index: int, node: Node) -> None:
+        """Emits an extern node whose kernel the farm compiles."""
+        operands = [self._operand(value) for value in uses_of(node)]
+        check_user_kernel_node(node, [operand.type for operand in operands])
+        values = self._graph_builder.add_extern(
+            node.op,
+            index,
+            [operand.id for operand in operands],
+            [_with_strides(tensor) for tensor in node.types],
+            is_contraction=False,
+            kernel=node.attr("kernel"),
+        )
+        self._externs[index] = user_kernel_reason(node)
         for value, made in zip(node.results, values, strict=True):
             self._values[value] = Tensor(made, self._graph_builder.type_of(made))
 

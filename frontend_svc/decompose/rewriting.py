@@ -52,6 +52,7 @@ class Rebuild:
             operands,
             node.types,
             is_contraction=node.attr("is_contraction") is True,
+            kernel=node.attr("kernel"),
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from kernelfarm.errors import KernelfarmError
 COMMANDS = (
     "up",
     "compile",
+    "compile-triton",
     "warm",
     "verify-coverage",
     "export-bundle",

@@ -75,6 +75,16 @@ class LaunchFacts:
     extras: tuple[tuple[str, str], ...] = ()
 
 
+SCRATCH_BYTES = "scratch_bytes_per_program"
+"""The extra launch fact of a kernel that needs memory: its last buffer has so many bytes for each
+program of the grid."""
+
+
+def scratch_bytes(facts: LaunchFacts) -> int:
+    """The bytes of memory that each program of the grid needs beside the kernel's buffers."""
+    return int(dict(facts.extras).get(SCRATCH_BYTES, "0"))
+
+
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
     """One variant of one kernel for one target, as a backend returns it.

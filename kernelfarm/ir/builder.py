@@ -87,9 +87,14 @@ class GraphBuilder:
         types: Sequence[TensorType],
         *,
         is_contraction: bool,
+        kernel: Arg = None,
     ) -> tuple[int, ...]:
-        """The values of captured node number `node`, which the client's framework runs."""
-        attrs = normal_attrs({"is_contraction": is_contraction, "node": node, "op": op})
+        """The values of captured node number `node`, which the client's framework runs.
+
+        With `kernel`, the node is a user's kernel.
+        """
+        stated: dict[str, Arg] = {"is_contraction": is_contraction, "node": node, "op": op}
+        attrs = normal_attrs(stated if kernel is None else {**stated, "kernel": kernel})
         infer(Node("extern", (), attrs, (), tuple(types)), self._types_of(values))
         return self._append("extern", tuple(values), attrs, tuple(types))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import VerificationError
+from kernelfarm.errors import UserKernelError, VerificationError
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, ceil_div, product_of
 from kernelfarm.ir.graph_ir import Node, TensorType
 from kernelfarm.ir.prim_attrs import (
@@ -33,6 +33,9 @@ from kernelfarm.ir.scalar_types import (
     reduce_result_dtype,
     scan_result_dtype,
 )
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
+from kernelfarm.ir.triton.node import kernel_of_arg
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]
@@ -55,7 +58,7 @@ def infer(node: Node, operand_types: Types) -> Types:
         raise VerificationError(f"{node.op!r} is not a prim; see kernelfarm/ir/prims.py")
     if prim.arity is not None and len(operand_types) != prim.arity:
         raise VerificationError(f"{node.op}: {len(operand_types)} operands; expected {prim.arity}")
-    names = tuple(sorted(name for name, _ in node.attrs))
+    names = tuple(sorted(name for name, _ in node.attrs if name not in prim.optional))
     if names != tuple(sorted(prim.attrs)):
         raise VerificationError(
             f"{node.op}: attributes {', '.join(names) or 'none'};"
@@ -344,12 +347,23 @@ def _extern(node: Node, types: Types) -> Types:
         raise rule_broken(node, f"attributes {dict(node.attrs)}", "is_contraction, node and op")
     if node.attr("node") not in _NODE_NUMBERS:
         raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
+    if (node.attr("op") == USER_KERNEL_OP) != (node.attr("kernel") is not None):
+        raise rule_broken(node, f"op={node.attr('op')!r}", f"a kernel for {USER_KERNEL_OP} alone")
+    if node.attr("kernel") is not None:
+        _check_user_kernel(node)
     for tensor in node.types:
         if tensor.strides is None or len(tensor.strides) != tensor.rank:
             raise rule_broken(
                 node, f"strides {tensor.strides} of a result", "one stride for each axis"
             )
     return node.types
+
+
+def _check_user_kernel(node: Node) -> None:
+    try:
+        check_user_kernel(kernel_of_arg(node.attr("kernel")))
+    except UserKernelError as error:
+        raise rule_broken(node, str(error), "a kernel of the closed language") from error
 
 
 _RULES: dict[str, Rule] = {

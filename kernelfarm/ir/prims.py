@@ -35,14 +35,15 @@ class Prim:
     """One prim.
 
     `arity` is the number of tensor operands, None for any number; `attrs` are the names of its
-    attributes in order. ELEMENTWISE prims keep the operands' element type, PREDICATE prims give
-    bool.
+    attributes in order, `optional` further ones that a node may have. ELEMENTWISE prims keep the
+    operands' element type, PREDICATE prims give bool.
     """
 
     name: str
     kind: PrimKind
     arity: int | None
     attrs: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 def _prims(kind: PrimKind, arity: int, names: str) -> list[Prim]:
@@ -141,8 +142,9 @@ _TABLE: tuple[Prim, ...] = (
     Prim("seed", PrimKind.RANDOM, 0, ("index",)),
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
     # on these tensors. Results as in the node's types, whose strides bind. A convolution that lacks
-    # its last tensor runs without its bias.
-    Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op")),
+    # its last tensor runs without its bias. With `kernel` (`kernelfarm.ir.triton.node`), the node
+    # is a Triton kernel of the user: the farm compiles it, and the client launches it.
+    Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op"), ("kernel",)),
 )
 
 PRIMS: dict[str, Prim] = {prim.name: prim for prim in _TABLE}

@@ -2,9 +2,9 @@
 
 Grammar:
 
-    Program ::= target, kernels: [Kernel], plan: Plan
+    Program ::= target, kernels: [Kernel], user_kernels: [UserKernel], plan: Plan
     Plan    ::= symbols: [SymbolSource], buffers: [Buffer], arena, steps: [Step], outputs: [Output]
-    Step    ::= Launch(kernel, buffers, sizes) | ExternCall(node, op, args, results)
+    Step    ::= Launch(kernel, buffers, sizes) | ExternCall(node, op, args, results, kernel?)
               | DrawSeeds(buffers)
     Output  ::= TensorView | Expr | None
 """
@@ -18,6 +18,7 @@ from typing import Union
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 
 ARENA_ALIGNMENT_BYTES = 64
 """The alignment of the arena and of each temporary: a cache line, and the widest vector load."""
@@ -86,7 +87,8 @@ class ExternCall:
     """A step of the client's framework: captured node number `node`, on other tensors.
 
     `results` has one entry for each result of the node, None for an unused one. A convolution
-    whose `args` lack the last one runs without its bias.
+    whose `args` lack the last one runs without its bias. If `kernel` is set, the node is a user's
+    kernel, which the client launches.
     """
 
     node: int
@@ -94,6 +96,7 @@ class ExternCall:
     args: tuple[TensorView, ...]
     results: tuple[TensorView | None, ...]
     is_contraction: bool
+    kernel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +130,16 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Distinct kernels, in the order of the plan's kernel names, and their plan."""
+    """Distinct kernels in the order of the plan's kernel names, users' kernels last; their plan."""
 
     kernels: tuple[Kernel, ...]
     plan: Plan
+    user_kernels: tuple[UserKernel, ...] = ()
+
+    @property
+    def all_kernels(self) -> tuple[Kernel | UserKernel, ...]:
+        """The kernels of both kinds, in the order of the plan's kernel names."""
+        return (*self.kernels, *self.user_kernels)
 
 
 def updated_inputs(plan: Plan) -> frozenset[str]:

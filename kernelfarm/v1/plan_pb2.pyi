@@ -225,12 +225,18 @@ class ExternStep(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     IS_CONTRACTION_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     """Index of the node in the captured graph."""
     op: _builtins.str
     """The operator (`aten.mm.default`); the client refuses the plan if its node has another one."""
     is_contraction: _builtins.bool
     """True for matrix products, attention and convolutions."""
+    kernel: _builtins.int
+    """Index into `Plan.kernels` of the user's kernel that the node stands for; unset for an operator.
+    The client launches it instead of an operator: with the node's arguments and grid, on copies of
+    the tensors that it changes.
+    """
     @_builtins.property
     def args(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorView]:
         """The tensor arguments of the node, in the order in which they occur; empty is allowed. The last
@@ -252,12 +258,15 @@ class ExternStep(_message.Message):
         args: _abc.Iterable[Global___TensorView] | None = ...,
         results: _abc.Iterable[Global___TensorView] | None = ...,
         is_contraction: _builtins.bool = ...,
+        kernel: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "kernel", b"kernel"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "is_contraction", b"is_contraction", "node", b"node", "op", b"op", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "args", b"args", "is_contraction", b"is_contraction", "kernel", b"kernel", "node", b"node", "op", b"op", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__kernel: _TypeAlias = _typing.Literal["kernel"]  # noqa: Y015
+    _WhichOneofArgType__kernel: _TypeAlias = _typing.Literal["_kernel", b"_kernel"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__kernel) -> _WhichOneofReturnType__kernel | None: ...
 
 Global___ExternStep: _TypeAlias = ExternStep  # noqa: Y015
 

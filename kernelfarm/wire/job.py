@@ -7,8 +7,8 @@ from google.protobuf.message import DecodeError
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
-from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.wire.kernel import kernel_from_proto
+from kernelfarm.ir.any_kernel import AnyKernel
+from kernelfarm.wire.any_kernel import any_kernel_from_proto
 
 
 def job_to_bytes(kernel: loops_pb2.Kernel, target: str) -> bytes:
@@ -16,7 +16,7 @@ def job_to_bytes(kernel: loops_pb2.Kernel, target: str) -> bytes:
     return pb.BuildKernelsRequest(kernels=[kernel], target=target).SerializeToString()
 
 
-def job_from_bytes(job: bytes) -> tuple[Kernel, str]:
+def job_from_bytes(job: bytes) -> tuple[AnyKernel, str]:
     """The kernel and its target descriptor.
 
     Raises:
@@ -28,4 +28,4 @@ def job_from_bytes(job: bytes) -> tuple[Kernel, str]:
         raise MalformedMessageError(f"{len(job)} bytes that are no kernel job: {error}") from error
     if len(message.kernels) != 1:
         raise MalformedMessageError(f"a job of {len(message.kernels)} kernels; expected 1")
-    return kernel_from_proto(message.kernels[0]), message.target
+    return any_kernel_from_proto(message.kernels[0]), message.target

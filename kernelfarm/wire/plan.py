@@ -197,6 +197,7 @@ def _step_to_proto(step: Step) -> pb.Step:
         args=[_view_to_proto(view) for view in step.args],
         results=[_view_to_proto(view) for view in step.results],
         is_contraction=step.is_contraction,
+        kernel=step.kernel,
     )
     return pb.Step(extern_call=call)
 
@@ -221,6 +222,7 @@ def _step_from_proto(index: int, message: pb.Step) -> Step:
             _view_from_proto(view, where) if view.buffer else None for view in call.results
         ),
         is_contraction=call.is_contraction,
+        kernel=call.kernel if call.HasField("kernel") else None,
     )
 
 

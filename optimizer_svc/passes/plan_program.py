@@ -31,6 +31,7 @@ from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories
+from optimizer_svc.kernels.user_kernels import UserKernels
 
 _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
 
@@ -41,21 +42,23 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     Raises:
         InvalidGraphError: no input gives a size symbol that is used.
     """
-    writer = _PlanWriter(chosen, built.shared)
+    users = UserKernels(len(built.kernels))
+    writer = _PlanWriter(chosen, built.shared, users)
     steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
     buffers, arena_bytes = writer.buffers()
+    names = [kernel.name for kernel in built.kernels]
     plan = Plan(
         target=target.name,
         symbols=symbol_sources(chosen.facts.graph),
         buffers=buffers,
         arena_bytes=arena_bytes,
-        kernel_names=tuple(kernel.name for kernel in built.kernels),
+        kernel_names=(*names, *(kernel.name for kernel in users.kernels)),
         steps=steps,
         outputs=outputs,
     )
-    return Program(built.kernels, plan)
+    return Program(built.kernels, plan, users.kernels)
 
 
 def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
@@ -87,8 +90,11 @@ def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
 class _PlanWriter:
     """Names buffers at their first use, and records the lifetimes of temporaries."""
 
-    def __init__(self, chosen: Materialization, shared: Mapping[int, int]) -> None:
+    def __init__(
+        self, chosen: Materialization, shared: Mapping[int, int], users: UserKernels
+    ) -> None:
         self._chosen = chosen
+        self._users = users
         self._shared = shared
         self._buffers: dict[int, Buffer] = {}
         self._first: dict[int, int] = {}
@@ -113,6 +119,7 @@ class _PlanWriter:
             args=args,
             results=tuple(self._result(value, number) for value in step.results),
             is_contraction=step.attr("is_contraction") is True,
+            kernel=self._users.number(step),
         )
 
     def draws(self) -> tuple[DrawSeeds, ...]:

@@ -54,7 +54,8 @@ def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     yield f"launches: {launches} of {len(program.kernels)} distinct kernels"
     yield f"arena: {program.plan.arena_bytes} bytes"
     yield _memory(program.plan)
-    externs = Counter(step.op for step in steps if isinstance(step, ExternCall))
+    calls = [step for step in steps if isinstance(step, ExternCall)]
+    externs = Counter(step.op for step in calls if step.kernel is None)
     for op, count in sorted(externs.items()):
         yield f"extern {op}: {count}"
 
@@ -74,6 +75,11 @@ def _launches(program: Program) -> Iterator[str]:
     counts = Counter(step.kernel for step in program.plan.steps if isinstance(step, Launch))
     for number, kernel in enumerate(program.kernels):
         yield f"kernel {kernel.name}: {counts[number]} launches, {len(kernel.body)} statements"
+    externs = (step.kernel for step in program.plan.steps if isinstance(step, ExternCall))
+    users = Counter(kernel for kernel in externs if kernel is not None)
+    for number, user in enumerate(program.user_kernels, len(program.kernels)):
+        lines = len(user.source.splitlines())
+        yield f"user kernel {user.name}: {users[number]} launches, {lines} lines of Triton"
 
 
 def _traffic(kernel: Kernel, target: TargetFacts) -> str:
@@ -101,13 +107,20 @@ def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
     planned = zip(fusion.steps, program.plan.steps[first:], strict=True)
     for number, (made_of, step) in enumerate(planned, first):
         if isinstance(step, ExternCall):
-            yield f"step {number}: extern {step.op} (node {step.node})"
+            yield f"step {number}: {_extern(program, step)}"
         elif isinstance(made_of, Group) and isinstance(step, Launch):
             origins = (origin for member in made_of.members for origin in member.nest.origins)
             # A `full` may be shared by many operators, and would name them all.
             nodes = sorted({node for op, node in origins if op != "full"})
             texts = ", ".join(_captured(graph, node) for node in nodes)
             yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
+
+
+def _extern(program: Program, step: ExternCall) -> str:
+    if step.kernel is None:
+        return f"extern {step.op} (node {step.node})"
+    name = program.plan.kernel_names[step.kernel]
+    return f"user kernel {name} (node {step.node}); kernels before and after it are not fused"
 
 
 def _drawn(program: Program) -> int:

@@ -68,7 +68,7 @@ def compile_here(
     verify_program(program)
     counts.add(captured, program.plan)
     kernels = tuple(
-        (LoadedVariant((), _loaded(kernel, target.name)),) for kernel in program.kernels
+        (LoadedVariant((), loaded_kernel(kernel, target.name)),) for kernel in program.kernels
     )
     return PlanRunner(BoundProgram(program.plan, kernels, captured, _loader))
 
@@ -80,7 +80,8 @@ def interpret_here(captured: CapturedGraph, counts: Counts) -> Callable[[Sequenc
     return lambda args: handed_out(run_lowered(captured, lowered, args), args)
 
 
-def _loaded(kernel: Kernel, target: str) -> CpuKernel:
+def loaded_kernel(kernel: Kernel, target: str) -> CpuKernel:
+    """The kernel, compiled and loaded once in this process."""
     # The symbol is part of the binary, and kernels with equal keys may have different names.
     key = kernel_key(kernel, target) + kernel.name.encode()
     if key not in _kernels:

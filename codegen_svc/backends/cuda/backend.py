@@ -10,8 +10,10 @@ from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
+from codegen_svc.backends.triton_user_kernel import build_user_kernel
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts
 
 # ptxas does the last step (one build for Hopper and older, one for newer chips). The others are for
@@ -24,6 +26,10 @@ _OPTIONS = {
     "default_dot_input_precision": "ieee",
     "num_ctas": 1,
 }
+
+# Triton's defaults but for these: its default for the first one changes with its version.
+_USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
+_USER_OPTION_NAMES = frozenset({"maxnreg", "num_ctas", "num_stages", "num_warps"})
 
 
 class CudaBackend:
@@ -46,6 +52,11 @@ class CudaBackend:
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """An aligned variant and a general one; if sizes vary, also one for multiples of 16."""
         return build_gpu_kernel(kernel, target, GpuToolchain("cubin", False, _OPTIONS, _usage))
+
+    def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """A variant for aligned buffers, and the general one, with Triton's own defaults."""
+        toolchain = GpuToolchain("cubin", False, _USER_OPTIONS, _usage)
+        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES)
 
     def makes_runnable_binaries(self) -> bool:
         """True: cubins run on the chips that they name."""

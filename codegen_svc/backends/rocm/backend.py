@@ -7,8 +7,10 @@ from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
+from codegen_svc.backends.triton_user_kernel import build_user_kernel
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts
 
 _OPTIONS = {
@@ -21,6 +23,11 @@ _OPTIONS = {
     "waves_per_eu": 0,
 }
 _REGISTER_BYTES = 4
+# Triton's defaults but for these: its default for the first one changes with its version.
+_USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
+_USER_OPTION_NAMES = frozenset(
+    {"kpack", "matrix_instr_nonkdim", "num_ctas", "num_stages", "num_warps", "waves_per_eu"}
+)
 
 
 class RocmBackend:
@@ -43,6 +50,11 @@ class RocmBackend:
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """An aligned variant and a general one; if sizes vary, also one for multiples of 16."""
         return build_gpu_kernel(kernel, target, GpuToolchain("hsaco", True, _OPTIONS, _usage))
+
+    def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """A variant for aligned buffers, and the general one, with Triton's own defaults."""
+        toolchain = GpuToolchain("hsaco", True, _USER_OPTIONS, _usage)
+        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES)
 
     def makes_runnable_binaries(self) -> bool:
         """True: code objects run on the chips that they name."""

@@ -38,6 +38,7 @@ from kernelfarm.ir.loop_ir import (
     StoreMode,
     scattering_stores,
 )
+from kernelfarm.ir.triton.user_kernel import Value
 
 _STEP = "    "
 
@@ -49,7 +50,7 @@ class TritonSource:
     name: str
     text: str
     signature: tuple[tuple[str, str], ...]
-    constexprs: tuple[tuple[str, int], ...]
+    constexprs: tuple[tuple[str, Value], ...]
     notes: tuple[str, ...]
 
 

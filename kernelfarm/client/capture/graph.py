@@ -18,7 +18,7 @@ from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphEr
 from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.graph_outputs import COPY, GraphOutputs, OutputCollector
 from kernelfarm.client.capture.graph_values import GraphValues
-from kernelfarm.client.capture.operator_names import wire_name
+from kernelfarm.client.capture.operator_names import is_user_kernel, wire_name
 from kernelfarm.client.capture.saved_random_state import (
     flat_item,
     flat_results,
@@ -37,6 +37,7 @@ from kernelfarm.client.pytorch.private import (
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph, Input, Node, TensorType
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 """Keyword arguments that state where a tensor is, not its content."""
@@ -89,6 +90,7 @@ class _Capture:
         self._constants: list[tuple[Input, torch.Tensor]] = []
         self._nodes: list[Node] = []
         self._traced: list[fx.Node] = []
+        self._user_results: dict[fx.Node, tuple[str, ...]] = {}
         self._position = 0
         self._negated: set[int] = set()
 
@@ -210,11 +212,7 @@ class _Capture:
         if node.target is operator.getitem:
             self._getitem(node)
             return
-        if node.target is with_effects and str(node.args[1]) in KNOWN_EFFECTS:
-            self._append(node, value)
-            return
-        if is_with_random_state(node.target):
-            self._append(node, flat_results(value))
+        if self._call_wrapper(node, value):
             return
         if not isinstance(node.target, OpOverload):
             raise UnsupportedGraphError("calls a function; expected an operator's overload")
@@ -229,6 +227,18 @@ class _Capture:
             raise UnsupportedGraphError("sums of bags of bfloat16; expected another type")
         self._append(node, value)
 
+    def _call_wrapper(self, node: fx.Node, value: Any) -> bool:
+        """Adds a node for an operator that wraps another one or a kernel; false for others."""
+        if node.target is with_effects and str(node.args[1]) in KNOWN_EFFECTS:
+            self._append(node, value)
+        elif is_with_random_state(node.target):
+            self._append(node, flat_results(value))
+        elif is_user_kernel(node.target):
+            self._append_user_kernel(node, value)
+        else:
+            return False
+        return True
+
     def _append(self, node: fx.Node, value: Any) -> None:
         types = self._types_of(node, value)
         args = self._values.args(node.args)
@@ -242,6 +252,20 @@ class _Capture:
         origin = (len(self._nodes),)
         name = wire_name(node.target)
         self._nodes.append(Node(name, args, attrs, results, types, origin, location))
+        self._traced.append(node)
+
+    def _append_user_kernel(self, node: fx.Node, value: Mapping[str, torch.Tensor]) -> None:
+        # Few models have kernels of their own, and capture should start quickly.
+        from kernelfarm.client.capture.user_kernels import user_kernel_call  # noqa: PLC0415
+
+        call = user_kernel_call(node, self._values)
+        types = tuple(self._values.tensor_type(value[name]) for name in call.changed)
+        self._user_results[node] = call.changed
+        results = self._values.number_results(node, len(types))
+        location = self._locations.number_of(node)
+        origin = (len(self._nodes),)
+        made = Node(USER_KERNEL_OP, call.args, call.attrs, results, types, origin, location)
+        self._nodes.append(made)
         self._traced.append(node)
 
     def _types_of(self, node: fx.Node, value: Any) -> tuple[TensorType, ...]:
@@ -264,6 +288,10 @@ class _Capture:
 
     def _getitem(self, node: fx.Node) -> None:
         source, index = node.args
+        if isinstance(source, fx.Node) and source in self._user_results:
+            position = self._user_results[source].index(str(index))
+            self._values.bind(node, (self._values.numbers_of(source)[position],))
+            return
         if not isinstance(source, fx.Node) or not isinstance(index, int):
             raise UnsupportedGraphError(f"item {index} of {source}; expected a result's number")
         value = node.meta.get("val")

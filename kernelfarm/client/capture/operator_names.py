@@ -13,7 +13,7 @@ from kernelfarm.client.custom_operators.attention import (
     ATTENTION_SAVING,
 )
 from kernelfarm.client.custom_operators.layer_norm import NORM_BACKWARD, NORM_SAVING
-from kernelfarm.client.pytorch.private import OpOverload
+from kernelfarm.client.pytorch.private import HigherOrderOperator, OpOverload
 
 _WIRE_NAMES: Mapping[Any, str] = {
     ATTENTION: str(torch.ops.aten.scaled_dot_product_attention.default),
@@ -32,3 +32,10 @@ OWN: Mapping[str, OpOverload] = {
     wire_name(operator): operator for operator in (ATTENTION, ATTENTION_SAVING, ATTENTION_BACKWARD)
 }
 """kernelfarm's operators by wire name; a norm's wire name stands for torch's own operator."""
+
+_TRITON_WRAPPER = "triton_kernel_wrapper_functional"
+
+
+def is_user_kernel(target: Any) -> bool:
+    """True for PyTorch's operator that wraps a Triton kernel of the user."""
+    return isinstance(target, HigherOrderOperator) and str(target) == _TRITON_WRAPPER

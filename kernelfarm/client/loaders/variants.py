@@ -23,18 +23,23 @@ _COMPARE: dict[GuardOp, Callable[[int, int], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadedVariant:
-    """A loaded kernel with its guard, the conditions of a launch; an empty guard always holds."""
+    """A loaded kernel with its guard, the conditions of a launch; an empty guard always holds.
+
+    `scratch_bytes` is the memory that each program of a user's kernel needs beside its buffers.
+    """
 
     guard: tuple[GuardAtom, ...]
     kernel: LoadedKernel
+    scratch_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedKernel:
-    """A bound variant with its conditions on addresses."""
+    """A bound variant with its conditions on addresses; `scratch_bytes` as in `LoadedVariant`."""
 
     guard: tuple[GuardAtom, ...]
     kernel: BoundKernel
+    scratch_bytes: int = 0
 
 
 def bind_variants(
@@ -57,7 +62,8 @@ def bind_variants(
         fixed = (a for a in variant.guard if a.subject is not GuardSubject.PARAM_ADDRESS)
         if not all(_holds(atom, symbols, extents) for atom in fixed):
             continue
-        choices.append(GuardedKernel(on_addresses, variant.kernel.bind(sizes)))
+        bound = variant.kernel.bind(sizes)
+        choices.append(GuardedKernel(on_addresses, bound, variant.scratch_bytes))
         if not on_addresses:
             return tuple(choices)
     raise InvalidGraphError("plan: no general variant of a kernel (one without a guard)")

@@ -8,7 +8,7 @@ from typing import Protocol
 from kernelfarm.client.farm.compiled_program import CompiledArtifact, CompiledProgram
 from kernelfarm.client.loaders.contract import LoadedKernel, Loader, NotRunnableHereError
 from kernelfarm.client.loaders.variants import LoadedVariant
-from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.artifact import LaunchFacts, scratch_bytes
 
 
 class BlobReader(Protocol):
@@ -39,7 +39,10 @@ def load_kernels(
             binary = binaries[artifact.binary.sha256]
             _kernels.setdefault(key, loader.load(binary, artifact.launch))
     return tuple(
-        tuple(LoadedVariant(a.guard, _kernels[_kernel_key(a, loader)]) for a in variants)
+        tuple(
+            LoadedVariant(a.guard, _kernels[_kernel_key(a, loader)], scratch_bytes(a.launch))
+            for a in variants
+        )
         for variants in found.kernels
     )
 

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from torch._guards import detect_fake_mode as detect_fake_mode
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table as kernel_side_table
     from torch._inductor.cudagraph_trees import cudagraphify_impl as cudagraphify_impl
     from torch._inductor.cudagraph_trees import get_manager as get_manager
     from torch._inductor.cudagraph_trees import reset_cudagraph_trees as reset_cudagraph_trees
@@ -156,6 +157,9 @@ NAMES: Mapping[str, PrivateName] = {
     "OperatorBase": PrivateName("torch._ops", "the key type of decomposition tables"),
     "HigherOrderOperator": PrivateName("torch._ops", "the type of wrappers around operators"),
     "with_effects": PrivateName("torch._higher_order_ops.effects", "orders effects by a token"),
+    "kernel_side_table": PrivateName(
+        "torch._higher_order_ops.triton_kernel_wrap", "has the Triton kernels of traced graphs"
+    ),
     "new_token_tensor": PrivateName("torch._higher_order_ops.effects", "makes such a token"),
     "run_and_save_rng_state": PrivateName(
         "torch._prims.rng_prims", "draws random numbers and returns the generator's state"

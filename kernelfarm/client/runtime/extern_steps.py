@@ -16,6 +16,7 @@ from kernelfarm.errors import InternalError
 
 if TYPE_CHECKING:
     from kernelfarm.client.runtime.call_state import CallState, Step
+    from kernelfarm.client.runtime.user_kernels import UserKernelLaunch
 
 WIDEST_UNIT_ELEMS = 16
 """The most elements that a view combines into one: the bytes of the widest element type."""
@@ -139,6 +140,23 @@ def extern_of_several(
                     f"{node.target} returned None as result {number}; expected a tensor"
                 )
             result.store(state, tensor)
+
+    return run
+
+
+def launched_kernel(
+    state: CallState,
+    launch: UserKernelLaunch,
+    pick: Pick,
+    formed: Sequence[Formed],
+    outputs: Sequence[tuple[int, ExternResult]],
+) -> Step:
+    """A step that launches a user's kernel."""
+
+    def run() -> None:
+        made = launch(_picked(state.values, formed, pick), state.context)
+        for number, result in outputs:
+            result.store(state, made[number])
 
     return run
 

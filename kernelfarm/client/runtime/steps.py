@@ -21,19 +21,22 @@ from kernelfarm.client.runtime.extern_steps import (
     extern_of_one,
     extern_of_several,
     in_own_storage,
+    launched_kernel,
     on_whole_units,
     with_padded_rows,
 )
 from kernelfarm.client.runtime.guarded_launch import GuardedLaunch, common_alignment
 from kernelfarm.client.runtime.inputs import input_layouts
 from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, OutputBuffer
-from kernelfarm.client.runtime.picks import Form, Formed
+from kernelfarm.client.runtime.picks import Form, Formed, picker
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
 from kernelfarm.client.runtime.seeds import draw_seeds
 from kernelfarm.client.runtime.views import View, has_gaps
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.graph_ir import uses_of
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
+from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 
 class StepBuilder:
@@ -183,6 +186,8 @@ class StepBuilder:
         return lambda state: only.kernel(ctypes.addressof(state.table) + offset, state.context)
 
     def _extern(self, step: ExternCall) -> MakeStep:
+        if step.kernel is not None:
+            return self._user_kernel(step, step.kernel)
         node = self._node(step)
         found = [self._argument(step, node, number) for number in range(len(step.args))]
         for view, (_, items) in zip(step.args, found, strict=True):
@@ -201,6 +206,41 @@ class StepBuilder:
                 function = with_padded_rows(function, result.view)
             return lambda state: extern_of_one(state, function, pick, formed, result)
         return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
+
+    def _user_kernel(self, step: ExternCall, number: int) -> MakeStep:
+        """A launch of the user's kernel that a node of the captured graph stands for."""
+        # Few programs have such kernels, and clients should start quickly.
+        from kernelfarm.client.runtime.user_kernels import (  # noqa: PLC0415
+            UserKernelLaunch,
+            sized_layout,
+        )
+
+        graph, traced_sizes = self._program.captured.graph, self._layout.traced_sizes
+        node = graph.nodes[step.node] if 0 <= step.node < len(graph.nodes) else None
+        if node is None or node.op != step.op or node.op != USER_KERNEL_OP:
+            raise InvalidGraphError(
+                f"plan: kernel of a user for node {step.node}, which is"
+                f" {node.op if node else 'missing'}; expected {USER_KERNEL_OP}"
+            )
+        views = [self._layout.view(view) for view in step.args]
+        extents = [view.buffer.size_elems for view in views]
+        types = graph.types()
+        found = []
+        for view, value in zip(views, uses_of(node), strict=True):
+            shape, strides = sized_layout(types[value], traced_sizes)
+            is_as_traced = view.is_whole(shape, strides) or (view.shape, view.strides) == (
+                shape,
+                strides,
+            )
+            form = partial(in_own_storage, shape, strides)
+            found.append(self.value_index(view) if is_as_traced else self.formed(view, form))
+        variants = self._program.kernels[number]
+        launch = UserKernelLaunch(node, variants, extents, traced_sizes, self._program)
+        formed = [item for _, items in found for item in items]
+        pick = picker([index for index, _ in found])
+        results = [None if r is None else self._layout.view(r) for r in step.results]
+        kept = [(n, self._extern_result(v, False)) for n, v in enumerate(results) if v is not None]
+        return lambda state: launched_kernel(state, launch, pick, formed, kept)
 
     def _argument(
         self, step: ExternCall, node: ExternNode, number: int

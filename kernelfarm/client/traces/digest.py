@@ -35,6 +35,8 @@ from kernelfarm.errors import KernelfarmError
 _ROOTS = frozenset({"torch", "_operator", "operator", "math"})
 """Modules whose functions are defined by the version of torch or Python."""
 
+_USER_KERNELS = "torch.ops.higher_order.triton_kernel_wrapper"
+
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout)
 
 
@@ -178,6 +180,8 @@ def _function_name(node: fx.Node) -> str:
         name = _get_qualified_name(target)
     except (RuntimeError, AttributeError, TypeError) as error:
         raise NotCoveredError("a function without a name") from error
+    if name.startswith(_USER_KERNELS):  # its arguments name the kernel by a number of this process
+        raise NotCoveredError("a Triton kernel of the user")
     if name.partition(".")[0] not in _ROOTS or _found(name) is not target:
         raise NotCoveredError("a user's function")
     return name

@@ -22,46 +22,47 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from kernelfarm.internal.v1 import user_kernels_pb2 as kernelfarm_dot_internal_dot_v1_dot_user__kernels__pb2
 from kernelfarm.v1 import graph_pb2 as kernelfarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"kernelfarm/internal/v1/loops.proto\x12\x16kernelfarm.internal.v1\x1a\x19kernelfarm/v1/graph.proto\"9\n\x04\x41xis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06\x65xtent\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"\x93\x01\n\x05Param\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\'\n\nsize_elems\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12.\n\x06\x61\x63\x63\x65ss\x18\x04 \x01(\x0e\x32\x1e.kernelfarm.internal.v1.Access\"7\n\tSizeParam\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05lower\x18\x02 \x01(\x03\x12\r\n\x05upper\x18\x03 \x01(\x03\"\xdd\x03\n\tStatement\x12,\n\x04load\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.internal.v1.LoadH\x00\x12\x32\n\x07literal\x18\x02 \x01(\x0b\x32\x1f.kernelfarm.internal.v1.LiteralH\x00\x12\x39\n\x0bindex_value\x18\x03 \x01(\x0b\x32\".kernelfarm.internal.v1.IndexValueH\x00\x12\x32\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x1f.kernelfarm.internal.v1.ComputeH\x00\x12\x30\n\x06reduce\x18\x05 \x01(\x0b\x32\x1e.kernelfarm.internal.v1.ReduceH\x00\x12.\n\x05store\x18\x06 \x01(\x0b\x32\x1d.kernelfarm.internal.v1.StoreH\x00\x12\x39\n\x08indirect\x18\x07 \x01(\x0b\x32%.kernelfarm.internal.v1.IndirectIndexH\x00\x12,\n\x04scan\x18\x08 \x01(\x0b\x32\x1c.kernelfarm.internal.v1.ScanH\x00\x12,\n\x04sort\x18\t \x01(\x0b\x32\x1c.kernelfarm.internal.v1.SortH\x00\x42\x06\n\x04\x66orm\"s\n\x04Load\x12\r\n\x05param\x18\x01 \x01(\t\x12\"\n\x05index\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x11\n\x04mask\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05other\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x07\n\x05_maskB\x08\n\x06_other\"Z\n\x07Literal\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\x0e\n\x04real\x18\x02 \x01(\x01H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x42\x07\n\x05value\"T\n\nIndexValue\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12!\n\x04\x65xpr\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"L\n\x07\x43ompute\x12\n\n\x02op\x18\x01 \x01(\t\x12\x10\n\x08operands\x18\x02 \x03(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"J\n\x06Reduce\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0f\n\x07operand\x18\x02 \x01(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"H\n\x04Scan\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0f\n\x07operand\x18\x02 \x01(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"+\n\x04Sort\x12\x0f\n\x07operand\x18\x01 \x01(\r\x12\x12\n\ndescending\x18\x02 \x01(\x08\"z\n\x05Store\x12\r\n\x05param\x18\x01 \x01(\t\x12\"\n\x05index\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\r\n\x05value\x18\x03 \x01(\r\x12/\n\x04mode\x18\x04 \x01(\x0e\x32!.kernelfarm.internal.v1.StoreMode\"S\n\rIndirectIndex\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r\x12#\n\x06\x65xtent\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"\x98\x02\n\x06Kernel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06params\x18\x02 \x03(\x0b\x32\x1d.kernelfarm.internal.v1.Param\x12\x30\n\x05sizes\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.SizeParam\x12+\n\x05outer\x18\x04 \x03(\x0b\x32\x1c.kernelfarm.internal.v1.Axis\x12/\n\treduction\x18\x05 \x03(\x0b\x32\x1c.kernelfarm.internal.v1.Axis\x12/\n\x04\x62ody\x18\x06 \x03(\x0b\x32!.kernelfarm.internal.v1.Statement\x12\x10\n\x08\x63omments\x18\x07 \x03(\t*Z\n\x06\x41\x63\x63\x65ss\x12\x16\n\x12\x41\x43\x43\x45SS_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_READ\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_WRITE\x10\x02\x12\x15\n\x11\x41\x43\x43\x45SS_READ_WRITE\x10\x03*\x8b\x01\n\tStoreMode\x12\x1a\n\x16STORE_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTORE_MODE_SET\x10\x01\x12\x12\n\x0eSTORE_MODE_ADD\x10\x02\x12\x12\n\x0eSTORE_MODE_MUL\x10\x03\x12\x12\n\x0eSTORE_MODE_MIN\x10\x04\x12\x12\n\x0eSTORE_MODE_MAX\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"kernelfarm/internal/v1/loops.proto\x12\x16kernelfarm.internal.v1\x1a)kernelfarm/internal/v1/user_kernels.proto\x1a\x19kernelfarm/v1/graph.proto\"9\n\x04\x41xis\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x06\x65xtent\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"\x93\x01\n\x05Param\x12\x0c\n\x04name\x18\x01 \x01(\t\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\'\n\nsize_elems\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12.\n\x06\x61\x63\x63\x65ss\x18\x04 \x01(\x0e\x32\x1e.kernelfarm.internal.v1.Access\"7\n\tSizeParam\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05lower\x18\x02 \x01(\x03\x12\r\n\x05upper\x18\x03 \x01(\x03\"\xdd\x03\n\tStatement\x12,\n\x04load\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.internal.v1.LoadH\x00\x12\x32\n\x07literal\x18\x02 \x01(\x0b\x32\x1f.kernelfarm.internal.v1.LiteralH\x00\x12\x39\n\x0bindex_value\x18\x03 \x01(\x0b\x32\".kernelfarm.internal.v1.IndexValueH\x00\x12\x32\n\x07\x63ompute\x18\x04 \x01(\x0b\x32\x1f.kernelfarm.internal.v1.ComputeH\x00\x12\x30\n\x06reduce\x18\x05 \x01(\x0b\x32\x1e.kernelfarm.internal.v1.ReduceH\x00\x12.\n\x05store\x18\x06 \x01(\x0b\x32\x1d.kernelfarm.internal.v1.StoreH\x00\x12\x39\n\x08indirect\x18\x07 \x01(\x0b\x32%.kernelfarm.internal.v1.IndirectIndexH\x00\x12,\n\x04scan\x18\x08 \x01(\x0b\x32\x1c.kernelfarm.internal.v1.ScanH\x00\x12,\n\x04sort\x18\t \x01(\x0b\x32\x1c.kernelfarm.internal.v1.SortH\x00\x42\x06\n\x04\x66orm\"s\n\x04Load\x12\r\n\x05param\x18\x01 \x01(\t\x12\"\n\x05index\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x11\n\x04mask\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x12\n\x05other\x18\x04 \x01(\rH\x01\x88\x01\x01\x42\x07\n\x05_maskB\x08\n\x06_other\"Z\n\x07Literal\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\x0e\n\x04real\x18\x02 \x01(\x01H\x00\x12\x11\n\x07integer\x18\x03 \x01(\x03H\x00\x42\x07\n\x05value\"T\n\nIndexValue\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12!\n\x04\x65xpr\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"L\n\x07\x43ompute\x12\n\n\x02op\x18\x01 \x01(\t\x12\x10\n\x08operands\x18\x02 \x03(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"J\n\x06Reduce\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0f\n\x07operand\x18\x02 \x01(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"H\n\x04Scan\x12\n\n\x02op\x18\x01 \x01(\t\x12\x0f\n\x07operand\x18\x02 \x01(\r\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\"+\n\x04Sort\x12\x0f\n\x07operand\x18\x01 \x01(\r\x12\x12\n\ndescending\x18\x02 \x01(\x08\"z\n\x05Store\x12\r\n\x05param\x18\x01 \x01(\t\x12\"\n\x05index\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\r\n\x05value\x18\x03 \x01(\r\x12/\n\x04mode\x18\x04 \x01(\x0e\x32!.kernelfarm.internal.v1.StoreMode\"S\n\rIndirectIndex\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\r\x12#\n\x06\x65xtent\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"\xca\x02\n\x06Kernel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x06params\x18\x02 \x03(\x0b\x32\x1d.kernelfarm.internal.v1.Param\x12\x30\n\x05sizes\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.SizeParam\x12+\n\x05outer\x18\x04 \x03(\x0b\x32\x1c.kernelfarm.internal.v1.Axis\x12/\n\treduction\x18\x05 \x03(\x0b\x32\x1c.kernelfarm.internal.v1.Axis\x12/\n\x04\x62ody\x18\x06 \x03(\x0b\x32!.kernelfarm.internal.v1.Statement\x12\x10\n\x08\x63omments\x18\x07 \x03(\t\x12\x30\n\x04user\x18\x08 \x01(\x0b\x32\".kernelfarm.internal.v1.UserKernel*Z\n\x06\x41\x63\x63\x65ss\x12\x16\n\x12\x41\x43\x43\x45SS_UNSPECIFIED\x10\x00\x12\x0f\n\x0b\x41\x43\x43\x45SS_READ\x10\x01\x12\x10\n\x0c\x41\x43\x43\x45SS_WRITE\x10\x02\x12\x15\n\x11\x41\x43\x43\x45SS_READ_WRITE\x10\x03*\x8b\x01\n\tStoreMode\x12\x1a\n\x16STORE_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eSTORE_MODE_SET\x10\x01\x12\x12\n\x0eSTORE_MODE_ADD\x10\x02\x12\x12\n\x0eSTORE_MODE_MUL\x10\x03\x12\x12\n\x0eSTORE_MODE_MIN\x10\x04\x12\x12\n\x0eSTORE_MODE_MAX\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kernelfarm.internal.v1.loops_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ACCESS']._serialized_start=1895
-  _globals['_ACCESS']._serialized_end=1985
-  _globals['_STOREMODE']._serialized_start=1988
-  _globals['_STOREMODE']._serialized_end=2127
-  _globals['_AXIS']._serialized_start=89
-  _globals['_AXIS']._serialized_end=146
-  _globals['_PARAM']._serialized_start=149
-  _globals['_PARAM']._serialized_end=296
-  _globals['_SIZEPARAM']._serialized_start=298
-  _globals['_SIZEPARAM']._serialized_end=353
-  _globals['_STATEMENT']._serialized_start=356
-  _globals['_STATEMENT']._serialized_end=833
-  _globals['_LOAD']._serialized_start=835
-  _globals['_LOAD']._serialized_end=950
-  _globals['_LITERAL']._serialized_start=952
-  _globals['_LITERAL']._serialized_end=1042
-  _globals['_INDEXVALUE']._serialized_start=1044
-  _globals['_INDEXVALUE']._serialized_end=1128
-  _globals['_COMPUTE']._serialized_start=1130
-  _globals['_COMPUTE']._serialized_end=1206
-  _globals['_REDUCE']._serialized_start=1208
-  _globals['_REDUCE']._serialized_end=1282
-  _globals['_SCAN']._serialized_start=1284
-  _globals['_SCAN']._serialized_end=1356
-  _globals['_SORT']._serialized_start=1358
-  _globals['_SORT']._serialized_end=1401
-  _globals['_STORE']._serialized_start=1403
-  _globals['_STORE']._serialized_end=1525
-  _globals['_INDIRECTINDEX']._serialized_start=1527
-  _globals['_INDIRECTINDEX']._serialized_end=1610
-  _globals['_KERNEL']._serialized_start=1613
-  _globals['_KERNEL']._serialized_end=1893
+  _globals['_ACCESS']._serialized_start=1988
+  _globals['_ACCESS']._serialized_end=2078
+  _globals['_STOREMODE']._serialized_start=2081
+  _globals['_STOREMODE']._serialized_end=2220
+  _globals['_AXIS']._serialized_start=132
+  _globals['_AXIS']._serialized_end=189
+  _globals['_PARAM']._serialized_start=192
+  _globals['_PARAM']._serialized_end=339
+  _globals['_SIZEPARAM']._serialized_start=341
+  _globals['_SIZEPARAM']._serialized_end=396
+  _globals['_STATEMENT']._serialized_start=399
+  _globals['_STATEMENT']._serialized_end=876
+  _globals['_LOAD']._serialized_start=878
+  _globals['_LOAD']._serialized_end=993
+  _globals['_LITERAL']._serialized_start=995
+  _globals['_LITERAL']._serialized_end=1085
+  _globals['_INDEXVALUE']._serialized_start=1087
+  _globals['_INDEXVALUE']._serialized_end=1171
+  _globals['_COMPUTE']._serialized_start=1173
+  _globals['_COMPUTE']._serialized_end=1249
+  _globals['_REDUCE']._serialized_start=1251
+  _globals['_REDUCE']._serialized_end=1325
+  _globals['_SCAN']._serialized_start=1327
+  _globals['_SCAN']._serialized_end=1399
+  _globals['_SORT']._serialized_start=1401
+  _globals['_SORT']._serialized_end=1444
+  _globals['_STORE']._serialized_start=1446
+  _globals['_STORE']._serialized_end=1568
+  _globals['_INDIRECTINDEX']._serialized_start=1570
+  _globals['_INDIRECTINDEX']._serialized_end=1653
+  _globals['_KERNEL']._serialized_start=1656
+  _globals['_KERNEL']._serialized_end=1986
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from kernelfarm.internal.v1 import user_kernels_pb2 as _user_kernels_pb2
 from kernelfarm.v1 import graph_pb2 as _graph_pb2
 import builtins as _builtins
 import sys
@@ -554,7 +555,9 @@ Global___IndirectIndex: _TypeAlias = IndirectIndex  # noqa: Y015
 
 @_typing.final
 class Kernel(_message.Message):
-    """A kernel: a loop nest over outer axes and reduction axes with a straight-line body."""
+    """A kernel: a loop nest over outer axes and reduction axes with a straight-line body; or a kernel
+    that a user wrote, and then only `name` and `user` are set.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -565,11 +568,12 @@ class Kernel(_message.Message):
     REDUCTION_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     COMMENTS_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Readable name; not a part of any key; never empty."""
     @_builtins.property
     def params(self) -> _containers.RepeatedCompositeFieldContainer[Global___Param]:
-        """Buffer parameters; at least one."""
+        """Buffer parameters; at least one, unless `user` is set."""
 
     @_builtins.property
     def sizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___SizeParam]:
@@ -593,6 +597,10 @@ class Kernel(_message.Message):
         allowed.
         """
 
+    @_builtins.property
+    def user(self) -> _user_kernels_pb2.UserKernel:
+        """The kernel that a user wrote; unset for a loop nest."""
+
     def __init__(
         self,
         *,
@@ -603,10 +611,11 @@ class Kernel(_message.Message):
         reduction: _abc.Iterable[Global___Axis] | None = ...,
         body: _abc.Iterable[Global___Statement] | None = ...,
         comments: _abc.Iterable[_builtins.str] | None = ...,
+        user: _user_kernels_pb2.UserKernel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "comments", b"comments", "name", b"name", "outer", b"outer", "params", b"params", "reduction", b"reduction", "sizes", b"sizes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "comments", b"comments", "name", b"name", "outer", b"outer", "params", b"params", "reduction", b"reduction", "sizes", b"sizes", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

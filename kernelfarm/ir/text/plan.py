@@ -59,14 +59,15 @@ def _step(step: Step, names: tuple[str, ...]) -> str:
         return f"launch {names[step.kernel]}({', '.join(step.buffers)}{sizes})"
     if isinstance(step, DrawSeeds):
         return f"draw seeds {', '.join(step.buffers)}"
-    return _extern(step)
+    return _extern(step, names)
 
 
-def _extern(call: ExternCall) -> str:
+def _extern(call: ExternCall, names: tuple[str, ...]) -> str:
     results = ", ".join("unused" if view is None else _view(view) for view in call.results)
     args = ", ".join(map(_view, call.args))
     kind = ", a contraction" if call.is_contraction else ""
-    return f"{results} = extern {call.op}({args}) of captured node {call.node}{kind}"
+    kernel = "" if call.kernel is None else f", kernel {names[call.kernel]}"
+    return f"{results} = extern {call.op}({args}) of captured node {call.node}{kind}{kernel}"
 
 
 def _view(view: TensorView) -> str:

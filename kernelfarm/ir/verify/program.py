@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import VerificationError
+from kernelfarm.errors import UserKernelError, VerificationError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import (
@@ -19,6 +19,8 @@ from kernelfarm.ir.program_ir import (
     TensorView,
     updated_inputs,
 )
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
 from kernelfarm.ir.verify.stores import check_stores_are_apart
@@ -36,12 +38,21 @@ def verify_program(program: Program) -> None:
     """
     for kernel in program.kernels:
         verify_kernel(kernel)
+    for user_kernel in program.user_kernels:
+        _check_user_kernel(user_kernel)
     for rule in _RULES:
         rule(program)
 
 
+def _check_user_kernel(kernel: UserKernel) -> None:
+    try:
+        check_user_kernel(kernel)
+    except UserKernelError as error:
+        raise VerificationError(str(error)) from error
+
+
 def _kernels_have_their_names(program: Program) -> None:
-    names = tuple(kernel.name for kernel in program.kernels)
+    names = tuple(kernel.name for kernel in program.all_kernels)
     if names != program.plan.kernel_names:
         raise VerificationError(f"plan names kernels {program.plan.kernel_names}; expected {names}")
     if len(set(names)) != len(names):
@@ -128,6 +139,7 @@ class _Walk:
 
     def __init__(self, program: Program) -> None:
         self.kernels = program.kernels
+        self.user_kernels = program.user_kernels
         self.buffers: dict[str, Buffer] = {b.name: b for b in program.plan.buffers}
         self.updated = updated_inputs(program.plan)
         self.read: set[str] = set()
@@ -184,6 +196,12 @@ class _Walk:
 
     def check_extern(self, step: ExternCall, where: str) -> None:
         where = f"{where} ({step.op})"
+        first, count = len(self.kernels), len(self.user_kernels)
+        if step.kernel is not None and not first <= step.kernel < first + count:
+            raise VerificationError(
+                f"{where}: kernel {step.kernel}; expected one of the {count} kernels of users,"
+                f" which begin at {first}"
+            )
         for view in step.args:
             self._check_view(view, where)
             self.check_read(view.buffer, where)

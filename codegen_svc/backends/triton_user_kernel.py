@@ -1,0 +1,156 @@
+"""Compiles users' Triton kernels for GPUs: the variants of one kernel, and what a launch passes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from codegen_svc.backends.stage_times import stage
+from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, Assumptions
+from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage
+from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
+from codegen_svc.emitters.triton.source import TritonSource
+from codegen_svc.emitters.triton.user_module import emit_user_module
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import symbol
+from kernelfarm.ir.artifact import (
+    SCRATCH_BYTES,
+    BuiltKernel,
+    GuardAtom,
+    GuardOp,
+    GuardSubject,
+    LaunchFacts,
+    StageText,
+)
+from kernelfarm.ir.triton.encode import print_user_kernel
+from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
+from kernelfarm.targets import GpuFacts, TargetFacts
+
+_DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
+_SMALL_BUFFER = ("tt.pointer_range", 32)
+_BUFFER_LIMIT_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """Assumptions about arguments by name, and the guard that checks those about buffers."""
+
+    assumptions: Assumptions
+    guard: tuple[GuardAtom, ...]
+
+
+def build_user_kernel(
+    kernel: UserKernel,
+    target: TargetFacts,
+    toolchain: GpuToolchain,
+    known_options: frozenset[str],
+) -> tuple[BuiltKernel, ...]:
+    """A variant for aligned buffers, and the general one.
+
+    `known_options` are those of Triton's options that the vendor has; a note names the others.
+
+    Raises:
+        UserKernelError: the kernel is outside of the language.
+        KernelRejectedError: Triton refuses it, or it needs more than the chip has.
+    """
+    with stage("triton"):
+        source = emit_user_module(kernel)
+    stated = {name: value for name, value in kernel.options if name in known_options}
+    options = {**toolchain.options, **stated}
+    ignored = sorted({name for name, _ in kernel.options} - known_options)
+    notes = tuple(f"option {name} does not exist for {target.vendor}" for name in ignored)
+    return tuple(
+        _built(kernel, target, toolchain, (source, options, notes), variant)
+        for variant in _variants(kernel, toolchain.uses_pointer_range)
+    )
+
+
+def _variants(kernel: UserKernel, uses_pointer_range: bool) -> tuple[_Variant, ...]:
+    fixed = {scalar.name: (_DIVISIBLE,) for scalar in kernel.scalars if scalar.divisor > 1}
+    aligned: dict[str, tuple[tuple[str, int], ...]] = dict(fixed)
+    guard: list[GuardAtom] = []
+    for number, pointer in enumerate(kernel.pointers):
+        aligned[pointer.name] = (_DIVISIBLE,)
+        guard.append(_atom(GuardSubject.PARAM_ADDRESS, number, GuardOp.DIVISIBLE, ALIGNMENT_BYTES))
+        if uses_pointer_range:
+            aligned[pointer.name] += (_SMALL_BUFFER,)
+            limit = _BUFFER_LIMIT_BYTES // pointer.dtype.itemsize_bytes
+            guard.append(_atom(GuardSubject.PARAM_EXTENT, number, GuardOp.LT, limit))
+    return _Variant(aligned, tuple(guard)), _Variant(fixed, ())
+
+
+def _atom(subject: GuardSubject, number: int, op: GuardOp, operand: int) -> GuardAtom:
+    return GuardAtom(subject, number, op, operand)
+
+
+def _built(
+    kernel: UserKernel,
+    target: TargetFacts,
+    toolchain: GpuToolchain,
+    made: tuple[TritonSource, Mapping[str, Any], tuple[str, ...]],
+    variant: _Variant,
+) -> BuiltKernel:
+    source, options, notes = made
+    gpu = target.section(GpuFacts)
+    where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    compiled = compile_triton(source, where, options, variant.assumptions)
+    usage = toolchain.usage_of(kernel.name, compiled)
+    _check_fits(kernel, target, usage, compiled)
+    if usage.spills:
+        notes = (*notes, f"{usage.spills} bytes of registers per thread are spilled")
+    return BuiltKernel(
+        binary_stage=toolchain.binary_stage,
+        stages=(
+            StageText("user_kernel", print_user_kernel(kernel).encode(), True),
+            StageText("triton", source.text.encode(), True),
+            *compiled.stage_texts(),
+        ),
+        launch=_launch_facts(kernel, gpu, usage, compiled),
+        guard=variant.guard,
+        notes=notes,
+    )
+
+
+def _check_fits(
+    kernel: UserKernel, target: TargetFacts, usage: ResourceUsage, compiled: CompiledStages
+) -> None:
+    gpu = target.section(GpuFacts)
+    if usage.shared_bytes > gpu.max_shared_bytes:
+        raise KernelRejectedError(
+            f"user kernel {kernel.entry} needs {usage.shared_bytes} bytes of shared memory;"
+            f" {target.name} has {gpu.max_shared_bytes}: use smaller blocks or fewer stages"
+        )
+    if usage.registers > gpu.max_registers:
+        raise KernelRejectedError(
+            f"user kernel {kernel.entry} needs {usage.registers} registers per thread;"
+            f" {target.name} has {gpu.max_registers}: use more warps or smaller blocks"
+        )
+    if compiled.facts.get("profile_scratch_size"):
+        raise KernelRejectedError(
+            f"user kernel {kernel.entry} needs memory for a profiler, which launches do not provide"
+        )
+
+
+def _launch_facts(
+    kernel: UserKernel, gpu: GpuFacts, usage: ResourceUsage, compiled: CompiledStages
+) -> LaunchFacts:
+    scalars = len(kernel.scalars)
+    words = ["buffer" if isinstance(p, Pointer) else "size" for p in kernel.launched]
+    scratch_bytes = int(compiled.facts.get("global_scratch_size") or 0)
+    facts = compiled.facts
+    return LaunchFacts(
+        symbol=kernel.name,
+        grid=tuple(symbol(f"s{scalars + axis}") for axis in range(GRID_SIZES)),
+        num_warps=int(facts["num_warps"]),
+        warp_size=gpu.warp_size,
+        shared_bytes=usage.shared_bytes,
+        registers=usage.registers,
+        spills=usage.spills,
+        arguments=(*words, "buffer" if scratch_bytes else "scratch", "scratch"),
+        extras=(
+            ("form", "user kernel"),
+            ("num_stages", str(facts["num_stages"])),
+            (SCRATCH_BYTES, str(scratch_bytes)),
+        ),
+    )

@@ -1,0 +1,81 @@
+"""A user's Triton kernel as data: its source, and what one compilation of it assumes.
+
+Grammar:
+
+    UserKernel ::= name, source, entry, params: [UserParam], options: [(name, integer)]
+    UserParam  ::= Pointer(dtype) | Scalar(dtype, divisor) | Constant(value)
+    value      ::= None | bool | int | float | str | DType | (value, ...)
+
+The parameters are those of the function `entry`, in order. At a launch, pointers are buffers and
+scalars are sizes, in the order of the parameters; a float is passed as the bits of an integer.
+Three more sizes behind the scalars are the grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from kernelfarm.dtypes import DType
+
+Value = Union[None, bool, int, float, str, DType, tuple["Value", ...]]
+"""The value of a constant parameter."""
+
+GRID_SIZES = 3
+
+USER_KERNEL_OP = "triton.kernel"
+"""The operator of nodes that stand for kernels of users; see `node.py`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """The address of a buffer of one element type."""
+
+    name: str
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number that each launch passes; it is a multiple of `divisor`."""
+
+    name: str
+    dtype: DType
+    divisor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FixedParam:
+    """A parameter whose value is compiled into the kernel."""
+
+    name: str
+    value: Value
+
+
+UserParam = Union[Pointer, Scalar, FixedParam]
+
+
+@dataclass(frozen=True, slots=True)
+class UserKernel:
+    """One compilation of a user's kernel; its name is debug text, which is part of no key."""
+
+    name: str
+    source: str
+    entry: str
+    params: tuple[UserParam, ...]
+    options: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def pointers(self) -> tuple[Pointer, ...]:
+        """The parameters that are buffers, in order."""
+        return tuple(param for param in self.params if isinstance(param, Pointer))
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """The parameters that are numbers of a launch, in order."""
+        return tuple(param for param in self.params if isinstance(param, Scalar))
+
+    @property
+    def launched(self) -> tuple[Pointer | Scalar, ...]:
+        """The parameters that a launch passes, in order."""
+        return tuple(param for param in self.params if not isinstance(param, FixedParam))
