@@ -14,7 +14,6 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.passes.align_rows import align_rows
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_layouts import choose_layouts
@@ -27,6 +26,7 @@ from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
 from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.order_steps import order_steps
+from optimizer_svc.passes.pad_products import pad_products
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
@@ -51,13 +51,13 @@ class Pass:
 
 PASSES: tuple[Pass, ...] = (
     Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
+    Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
-    Pass("align-rows", align_rows, ("graph", "layouts", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),

@@ -91,9 +91,9 @@ class ChannelsLastFacts:
 class ProductFacts:
     """What the framework's matrix products need on a chip.
 
-    If the rows of an operand or result of 16-bit elements do not begin at multiples of `row_bytes`,
-    the library takes kernels that are slower: by the time in which memory moves
-    `bytes_per_operation` for each multiplication and addition of two elements.
+    If a row of an operand or result of 16-bit elements has not a multiple of `row_bytes`, the
+    library takes kernels that are slower: by the time in which memory moves `bytes_per_operation`
+    for each multiplication and addition of two elements.
     """
 
     row_bytes: int
@@ -178,7 +178,7 @@ class TargetFacts:
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
-    convolution keeps the layout that it has in eager; without `products`, no row is padded.
+    convolution keeps the layout that it has in eager; without `products`, no matrix is padded.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     """
 

@@ -16,14 +16,6 @@ from optimizer_svc.analysis.graph_facts import operands
 
 _IMAGE_RANK = 4
 
-PRODUCT_FACTORS: Mapping[str, tuple[int, int]] = {
-    "aten.mm.default": (0, 1),
-    "aten.bmm.default": (0, 1),
-    "aten.addmm.default": (1, 2),
-    "aten.baddbmm.default": (1, 2),
-}
-"""Matrix products by name, with the numbers of the two operands that are multiplied."""
-
 _OPS_OF_ANY_STRIDES = frozenset(
     f"aten.{name}"
     for name in (

@@ -55,15 +55,6 @@ DIRECT_CALLS: dict[Target, Callable[..., Any]] = {
 
 Their results may have other layouts: steps bring results into the planned layout."""
 
-WRITING: frozenset[Target] = frozenset(
-    {
-        torch.ops.aten.mm.default,
-        torch.ops.aten.bmm.default,
-        torch.ops.aten.addmm.default,
-        torch.ops.aten.baddbmm.default,
-    }
-)
-"""Operators whose direct calls write into a tensor that they are given (`out`)."""
 
 _BIAS = 2
 """The position of the bias among the arguments of `aten.convolution`."""
@@ -84,9 +75,9 @@ class _TensorPlaceholder:
 class ExternNode:
     """A node's operator with its arguments; callers pass its tensors in order at each run.
 
-    `gives_one`: a run returns exactly one tensor. `writes_into`: a run can write into a tensor.
-    `may_alias`: a result may share memory with an argument. `needs_own_storage`: the operator
-    addresses its argument's storage. `widens_elements`: it combines several elements into one.
+    `gives_one`: a run returns exactly one tensor. `may_alias`: a result may share memory with an
+    argument. `needs_own_storage`: the operator addresses its argument's storage. `widens_elements`:
+    it combines several elements into one.
     """
 
     def __init__(self, node: fx.Node | RebuiltNode, sizes: Mapping[str, int]) -> None:
@@ -105,7 +96,6 @@ class ExternNode:
         # Sorted like the attributes of the captured graph, which define the order of tensors.
         self._kwargs = {key: self._template(node.kwargs[key]) for key in sorted(node.kwargs)}
         self.gives_one = not _gives_several(self.target)
-        self.writes_into = self.target in WRITING
         self.may_alias = _may_alias(self.target)
         self.needs_own_storage = str(self.target).rpartition(".")[0] in MEMORY_READERS
         self.widens_elements = self.target in _WIDENING

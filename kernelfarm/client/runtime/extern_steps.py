@@ -105,21 +105,6 @@ def extern_of_one(
     return run
 
 
-def with_padded_rows(function: Callable[..., Any], view: View) -> Callable[..., Any]:
-    """The function of a matrix product, writing into rows with gaps between them.
-
-    Gaps let rows begin at aligned addresses, which the product's fast kernels need. Without this
-    the result would be made in rows without gaps, and then copied.
-    """
-    shape, strides, dtype = view.shape, view.strides, view.dtype
-
-    def call(*args: Any) -> Any:
-        into = torch.empty_strided(shape, strides, dtype=dtype, device=args[0].device)
-        return function(*args, out=into)
-
-    return call
-
-
 def extern_of_several(
     state: CallState,
     node: ExternNode,

@@ -23,7 +23,6 @@ from kernelfarm.client.runtime.extern_steps import (
     in_own_storage,
     launched_kernel,
     on_whole_units,
-    with_padded_rows,
 )
 from kernelfarm.client.runtime.guarded_launch import GuardedLaunch, common_alignment
 from kernelfarm.client.runtime.inputs import input_layouts
@@ -32,7 +31,7 @@ from kernelfarm.client.runtime.picks import Form, Formed, picker
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
 from kernelfarm.client.runtime.seeds import draw_seeds
-from kernelfarm.client.runtime.views import View, has_gaps
+from kernelfarm.client.runtime.views import View
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import uses_of
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
@@ -201,10 +200,7 @@ class StepBuilder:
             if view is not None
         ]
         if node.gives_one and len(kept) == 1:
-            result = kept[0][1]
-            if node.writes_into and not result.is_stored and has_gaps(result.view):
-                function = with_padded_rows(function, result.view)
-            return lambda state: extern_of_one(state, function, pick, formed, result)
+            return lambda state: extern_of_one(state, function, pick, formed, kept[0][1])
         return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
 
     def _user_kernel(self, step: ExternCall, number: int) -> MakeStep:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 import torch
 
@@ -72,11 +71,6 @@ class View:
         """The view of a temporary within the arena."""
         first = self.buffer.offset_bytes // self.dtype.itemsize + self.offset
         return arena.view(self.dtype).as_strided(self.shape, self.strides, first)
-
-
-def has_gaps(view: View) -> bool:
-    """True if the memory of a view has elements that the view does not address."""
-    return view.span_elems() > prod(view.shape)
 
 
 def is_same_memory(
