@@ -18,8 +18,10 @@ from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
+from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.compute_in_place import compute_in_place
+from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
@@ -54,6 +56,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
+    Pass("choose-products", choose_products, ("graph", "target"), "products"),
+    Pass("compute-products", compute_products, ("graph", "products"), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
@@ -62,7 +66,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
-    Pass("choose-materialized", choose_materialized, ("graph",), "chosen"),
+    Pass("choose-materialized", choose_materialized, ("graph", "products"), "chosen"),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
@@ -74,7 +78,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "report-fusion",
         report_fusion,
-        ("splits", "chosen", "layouts", "fusion", "built", "program", "target"),
+        ("products", "splits", "chosen", "layouts", "fusion", "built", "program", "target"),
         "report",
     ),
 )

@@ -19,12 +19,14 @@ from typing import Any
 from kernelfarm.errors import InternalError, UnknownTargetError
 from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
+from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
 from kernelfarm.targets.facts import GpuFacts as GpuFacts
 from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
 from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts
 from kernelfarm.targets.facts import MemoryFacts as MemoryFacts
 from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
 from kernelfarm.targets.facts import ProductFacts as ProductFacts
+from kernelfarm.targets.facts import ProductTimes as ProductTimes
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
 from kernelfarm.targets.facts import TritonFacts as TritonFacts
 from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits

@@ -101,6 +101,31 @@ class ProductFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """How long products of one width of elements take, by the framework's library and by a kernel.
+
+    A product is x (m, k) by the transpose of w (n, k), whose rows are contiguous. Both tables have
+    times for some m as multiples of the library's time for m = 1. A product with a weight of less
+    than `min_weight_bytes` is the library's: caches and launches decide its time.
+    """
+
+    min_weight_bytes: int
+    library: tuple[tuple[str, float], ...] = ()
+    kernel: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowFacts:
+    """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
+
+    None: the library computes all of them.
+    """
+
+    wide: ProductTimes | None = None
+    narrow: ProductTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -178,7 +203,8 @@ class TargetFacts:
 
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
-    convolution keeps the layout that it has in eager; without `products`, no matrix is padded.
+    convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
+    without `few_rows`, the framework's library computes every product of matrices.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     """
 
@@ -193,6 +219,7 @@ class TargetFacts:
     memory: MemoryFacts = MemoryFacts()
     channels_last: ChannelsLastFacts | None = None
     products: ProductFacts | None = None
+    few_rows: FewRowFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     triton: TritonFacts | None = None

@@ -43,6 +43,7 @@ from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, vi
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.materialization import Materialization
+from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
 MAX_OPS_RECOMPUTED = 30
 """The most operations that several readers repeat instead of reading a result."""
@@ -73,7 +74,7 @@ class _Cost:
     heavy: int
 
 
-def choose_materialized(graph: Graph) -> Materialization:
+def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Materialization:
     """The materialization of a graph whose outputs are distinct values."""
     facts = graph_facts(graph)
     storages = existing_storages(facts)
@@ -83,6 +84,7 @@ def choose_materialized(graph: Graph) -> Materialization:
     _materialize_copied(facts, storages)
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
+    _materialize_multiplied(facts, storages, products)
     _materialize_costly(facts, storages)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
@@ -227,6 +229,16 @@ def _operand_view(
         return source.whole()
     storages[nearest] = source
     return view
+
+
+def _materialize_multiplied(
+    facts: GraphFacts, storages: dict[int, Storage], products: Products
+) -> None:
+    """Materializes what kernels multiply by a weight: each row of the weight reads it."""
+    for value in sorted(products.operands & facts.types.keys()):
+        base = facts.base_of(value)
+        if base not in storages:
+            storages[base] = temporary_storage(facts, base)
 
 
 def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:

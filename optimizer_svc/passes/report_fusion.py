@@ -17,10 +17,12 @@ from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
+from optimizer_svc.ir.products import Products
 from optimizer_svc.ir.splits import Splits
 
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
+    products: Products,
     splits: Splits,
     chosen: Materialization,
     layouts: Layouts,
@@ -36,6 +38,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *_counts(fusion, program),
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
+            *products.notes,
             *splits.notes,
             *layouts.notes,
             *chosen.notes,

@@ -16,6 +16,7 @@ from tests.support.optimizer_texts import (
     print_layouts,
     print_materialization,
     print_nests,
+    print_products,
     print_program,
     print_splits,
 )
@@ -27,6 +28,7 @@ TARGET = "cpu:x86-64-v3"
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
     "layouts": print_layouts,
+    "products": print_products,
     "splits": print_splits,
     "chosen": print_materialization,
     "nests": print_nests,

@@ -31,6 +31,7 @@ from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest, NestStatement, Read
+from optimizer_svc.ir.products import Products
 from optimizer_svc.ir.splits import Splits
 
 _BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
@@ -63,6 +64,12 @@ def print_materialization(chosen: Materialization) -> str:
     outputs = (f"output {n}: {_output(output)}" for n, output in enumerate(chosen.output_views))
     members = [f"members: {_values(chosen.members)}"]
     return _text(storages, slices, members, operands, outputs, _notes(chosen.notes))
+
+
+def print_products(products: Products) -> str:
+    """The results of products that kernels compute, with the weights, and the prices."""
+    found = (f"%{result}: weight %{weight}" for result, weight in products.weights.items())
+    return _text(found, _notes(products.notes))
 
 
 def print_splits(splits: Splits) -> str:

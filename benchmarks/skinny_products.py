@@ -1,0 +1,110 @@
+"""Products with few rows by kernels, compared with the framework's library on the CPU.
+
+The numbers are those of `[few_rows]` in the files of CPU targets: for each number of rows,
+the time of both as a multiple of the time in which the library multiplies one row. Arms take turns
+in one process. To price `cpu:x86-64-v3` on a machine with AVX-512, the library must be held to
+AVX2, too: MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
+
+Usage: python -m benchmarks.skinny_products [--target T] [--threads N] [--rows M ...]
+           [--dtypes T ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+from benchmarks.timing import median_ms
+from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, target_facts
+from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.traced_graphs import traced_one
+
+WEIGHTS = ((768, 768), (3072, 768), (768, 3072), (4096, 4096), (50257, 768))
+"""Rows and columns of weights (n, k): layers of BERT, GPT-2 and Llama, and a vocabulary."""
+ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The times of one product, and the largest errors against float64."""
+
+    kernel_ms: float
+    library_ms: float
+    kernel_error: float
+    library_error: float
+
+
+def main() -> None:
+    options = _options()
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    facts = always_by_kernels(target_facts(options.target), max(options.rows))
+    print(
+        "dtype      n      k      m   kernel  library  in times of the library's first row;"
+        "  speed-up  error ratio"
+    )
+    for dtype in options.dtypes:
+        for shape in WEIGHTS:
+            _print_weight(getattr(torch, dtype), shape, options.rows, facts)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default=host_cpu_target())
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="*", default=[*range(1, 13), 16])
+    parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16", "float16"])
+    return parser.parse_args()
+
+
+def always_by_kernels(facts: TargetFacts, rows: int) -> TargetFacts:
+    """The facts of a target whose kernels compute all products of up to so many rows."""
+    times = ProductTimes(1, library=(("1", 2.0),), kernel=((str(rows), 1.0),))
+    return replace(facts, few_rows=FewRowFacts(wide=times, narrow=times))
+
+
+def _print_weight(
+    dtype: torch.dtype, shape: tuple[int, int], rows: list[int], facts: TargetFacts
+) -> None:
+    weight = torch.randn(shape).to(dtype)
+    unit_ms = measured(torch.randn(1, shape[1]).to(dtype), weight, facts).library_ms
+    for m in rows:
+        found = measured(torch.randn(m, shape[1]).to(dtype), weight, facts)
+        print(
+            f"{str(dtype).removeprefix('torch.'):<9}{shape[0]:>6}{shape[1]:>7}{m:>5}"
+            f"{found.kernel_ms / unit_ms:9.2f}{found.library_ms / unit_ms:9.2f}"
+            f"{found.library_ms / found.kernel_ms:9.2f}"
+            f"{found.kernel_error / found.library_error:9.2f}",
+            flush=True,
+        )
+
+
+def measured(x: torch.Tensor, weight: torch.Tensor, facts: TargetFacts) -> Measured:
+    """Times and errors of `x @ weight.T`.
+
+    Raises:
+        RuntimeError: the program calls the library.
+    """
+    counts = Counts()
+    run = compile_here(traced_one(functional.linear, x, weight), counts, facts)
+    if counts.externs:
+        raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
+    arms = {
+        "kernel": lambda: run([x, weight]),
+        "library": lambda: functional.linear(x, weight),
+    }
+    calls = max(1, min(40, 20_000_000 // weight.numel()))
+    times = median_ms(arms, "cpu", rounds=ROUNDS, calls=calls)
+    exact = functional.linear(x.double(), weight.double())
+    ours, theirs = run([x, weight])[0], functional.linear(x, weight)
+    errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))
+    return Measured(times["kernel"], times["library"], *errors)
+
+
+if __name__ == "__main__":
+    main()

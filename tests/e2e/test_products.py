@@ -1,0 +1,48 @@
+"""Products with few rows through a running farm: kernels compute them where they are faster."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kernelfarm.client import torch_backend
+from kernelfarm.client.compile_model import connect
+from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.ir.program_ir import ExternCall
+from tests.support.traced_graphs import traced_one
+
+
+class GatedLayer(nn.Module):
+    """The feed-forward layer of Llama, as wide as its weights have to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(1024, 1024, bias=False)
+        self.up = nn.Linear(1024, 1024, bias=False)
+        self.down = nn.Linear(1024, 1024, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.skipif(host_cpu_target() == "cpu:aarch64", reason="no product was measured on aarch64")
+@pytest.mark.parametrize(("rows", "dtype"), [(1, torch.bfloat16), (8, torch.float32)])
+def test_a_layer_of_few_rows_is_computed_by_kernels_alone(
+    rows: int, dtype: torch.dtype, endpoint: str
+) -> None:
+    torch.manual_seed(rows)
+    layer = GatedLayer().to(dtype)
+    x = torch.randn(rows, 1024).to(dtype)
+    strict = lambda gm, inputs: torch_backend.kernelfarm(gm, inputs, options={"strict": True})  # noqa: E731
+    with torch.no_grad():
+        graph = traced_one(layer, x).graph
+        client = connect(endpoint, 60)
+        (program,) = client.compile(graph, [host_cpu_target()])
+        client.close()
+        torch._dynamo.reset()
+        ours, eager = torch.compile(layer, backend=strict)(x), layer(x)
+        exact = layer.double()(x.double())
+    assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
+    assert errors[0] <= 4 * errors[1]

@@ -1,0 +1,109 @@
+"""Which products kernels compute: by the target's times for the number of rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import symbol
+from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.choose_products import choose_products
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
+from tests.support.prims_graphs import Maker, tensor, tensor_with_strides
+
+V4 = target_facts("cpu:x86-64-v4")
+V3 = target_facts("cpu:x86-64-v3")
+
+TWO_LAYERS = """\
+graph prims 1
+%0: f32[4, 1024]@[1024, 1] = input "x"
+%1: f32[1024, 1024]@[1024, 1] = input "w"
+%2: f32[5, 1024]@[1024, 1] = input "y"
+%3: f32[1024, 1024] = permute(%1; dims=[1, 0]) from [0]
+%4: f32[4, 1024]@[1024, 1] = extern(%0, %3; is_contraction=true, node=1, op="aten.mm.default") from [1]
+%5: f32[5, 1024]@[1024, 1] = extern(%2, %3; is_contraction=true, node=2, op="aten.mm.default") from [2]
+return %4: f32[4, 1024]@[1024, 1], %5: f32[5, 1024]@[1024, 1]
+"""
+
+
+@pytest.mark.golden
+def test_the_report_states_both_times_and_the_choice() -> None:
+    assert_golden(
+        before_and_after("choose-products", TWO_LAYERS, "cpu:x86-64-v4"),
+        """\
+-- before choose-products: graph
+graph prims 1
+%0: f32[4, 1024]@[1024, 1] = input "x"
+%1: f32[1024, 1024]@[1024, 1] = input "w"
+%2: f32[5, 1024]@[1024, 1] = input "y"
+%3: f32[1024, 1024] = permute(%1; dims=[1, 0]) from [0]
+%4: f32[4, 1024]@[1024, 1] = extern(%0, %3; is_contraction=true, node=1, op="aten.mm.default") from [1]
+%5: f32[5, 1024]@[1024, 1] = extern(%2, %3; is_contraction=true, node=2, op="aten.mm.default") from [2]
+return %4: f32[4, 1024]@[1024, 1], %5: f32[5, 1024]@[1024, 1]
+-- after: products
+%4: weight %1
+note: product: 4 x 1024 (node 1) by a kernel: expected times are 1.85 for a kernel, 2.05 for the framework, in its times for one row
+note: product: 5 x 1024 (node 2) by the framework: expected times are 2.05 for a kernel, 2.05 for the framework, in its times for one row
+""",
+    )
+
+
+def chosen(rows, target=V4, dtype=DType.F32, n=2048, k=2048, op="aten.mm.default") -> bool:
+    """Whether a kernel computes the product of (rows, k) and a transposed weight (n, k)."""
+    make = Maker([SizeSymbol("s0", 2, 8)])
+    x = make.add_input(tensor(rows, k, dtype=dtype))
+    weight = make.add_input(tensor_with_strides(n, k, dtype=dtype))
+    transposed = make.add("permute", weight, dims=(1, 0))
+    result = tensor_with_strides(rows, n, dtype=dtype)
+    (y,) = make.add_extern(op, 0, [x, transposed], [result], is_contraction=True)
+    return y in choose_products(make.returning(y), target).weights
+
+
+@pytest.mark.parametrize(
+    ("dtype", "faster_rows"),
+    [(DType.F32, {4, 7, 8, 9, 10, 11, 12}), (DType.BF16, {1, 2, 3}), (DType.F16, {1, 2, 3})],
+)
+def test_kernels_compute_the_numbers_of_rows_that_they_compute_faster(dtype, faster_rows) -> None:
+    assert {m for m in range(1, 20) if chosen(m, dtype=dtype)} == faster_rows
+
+
+def test_a_processor_without_avx512_has_times_of_its_own() -> None:
+    assert {m for m in range(1, 20) if chosen(m, V3)} == {2, 3, 4, 5, 6, 8}
+    assert {m for m in range(1, 20) if chosen(m, V3, DType.BF16)} == set(range(1, 13))
+
+
+def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> None:
+    assert chosen(4)
+    assert not chosen(4, n=511)
+    assert not chosen(symbol("s0"))
+    assert not chosen(4, dtype=DType.F64)
+
+
+def test_a_weight_whose_columns_are_contiguous_is_the_library_s() -> None:
+    plain = TWO_LAYERS.replace('@[1024, 1] = input "w"', '@[1, 1024] = input "w"')
+    assert choose_products(parse_graph(TWO_LAYERS), V4).weights
+    assert not choose_products(parse_graph(plain), V4).weights
+
+
+def test_a_product_by_a_weight_that_is_not_transposed_is_the_library_s() -> None:
+    plain = TWO_LAYERS.replace("extern(%0, %3;", "extern(%0, %1;")
+    assert list(choose_products(parse_graph(TWO_LAYERS), V4).weights) == [4]
+    assert not choose_products(parse_graph(plain), V4).weights
+
+
+def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
+    """The frontend checks shapes; a graph may come from elsewhere."""
+    for wrong in (
+        TWO_LAYERS.replace("%0: f32[4, 1024]@[1024, 1]", "%0: f32[4, 512]@[512, 1]"),
+        TWO_LAYERS.replace("%0: f32[4, 1024]@[1024, 1]", "%0: f32[4096]@[1]"),
+        TWO_LAYERS.replace("extern(%0, %3;", "extern(%3;"),
+    ):
+        assert not choose_products(parse_graph(wrong), V4).weights
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "cpu:aarch64"])
+def test_targets_without_measured_times_leave_all_products_to_the_library(target: str) -> None:
+    assert not chosen(4, target_facts(target))
