@@ -23,6 +23,7 @@ from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
+from optimizer_svc.passes.drop_roundings import drop_roundings
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
@@ -68,6 +69,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
     Pass("choose-materialized", choose_materialized, ("graph", "products"), "chosen"),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
+    Pass("drop-roundings", drop_roundings, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
     Pass("order-steps", order_steps, ("chosen", "fusion", "target"), "fusion"),

@@ -87,7 +87,8 @@ _TABLE: tuple[Prim, ...] = (
     # where(condition: bool, if_true, if_false)
     Prim("where", _E, 3),
     # convert(x), dtype: float to integer truncates, anything to bool is `!= 0`.
-    Prim("convert", _E, 1, ("dtype",)),
+    # convert(x), dtype; is_cast: the program asks for the rounding, no operator implies it
+    Prim("convert", _E, 1, ("dtype",), ("is_cast",)),
     # full(), shape, value (int, float or bool; an Expr of size symbols if the value is a size, as
     # in a mean over a symbolic axis), dtype
     Prim("full", PrimKind.CREATE, 0, ("dtype", "shape", "value")),

@@ -26,8 +26,8 @@ class Materialization:
 
     `members` are the values that nests compute, in graph order. `operand_views` maps operands of
     extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
-    the memory of another value, which is complete when all its slices are. `notes` are decisions
-    for the report, one fact a line.
+    the memory of another value, which is complete when all its slices are. Values in `unrounded`
+    stay in f32 unless they are stored. `notes` are decisions for the report, one fact a line.
     """
 
     facts: GraphFacts
@@ -36,4 +36,5 @@ class Materialization:
     operand_views: Mapping[int, StridedView]
     output_views: tuple[StridedView | Expr | None, ...]
     slices: Mapping[int, StoredSlice] = field(default_factory=dict)
+    unrounded: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

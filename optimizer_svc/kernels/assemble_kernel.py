@@ -12,6 +12,7 @@ from kernelfarm.ir.algebra.simplify import Bounds, Range
 from kernelfarm.ir.loop_ir import (
     Access,
     Axis,
+    Compute,
     IndexValue,
     Indirect,
     Kernel,
@@ -53,12 +54,14 @@ def assemble_kernel(
     stored: Collection[int],
     sizes: Bounds,
     origin_ops: Sequence[str] = (),
+    unrounded: Collection[int] = (),
 ) -> KernelDraft:
     """The kernel that computes a group and stores those of its values that are in `stored`.
 
-    `origin_ops` are names of the captured operators, for comments.
+    `origin_ops` are names of the captured operators, for comments. Values in `unrounded` that are
+    not stored stay in f32.
     """
-    body = _GroupBody(group, storages, sizes)
+    body = _GroupBody(group, storages, sizes, frozenset(unrounded).difference(stored))
     for member in group.members:
         body.append(member)
     writer = _Writer(storages)
@@ -93,9 +96,16 @@ def assemble_kernel(
 class _GroupBody:
     """The statements of all members over the group's axes, equal ones once."""
 
-    def __init__(self, group: Group, storages: Mapping[int, Storage], sizes: Bounds) -> None:
+    def __init__(
+        self,
+        group: Group,
+        storages: Mapping[int, Storage],
+        sizes: Bounds,
+        unrounded: Collection[int],
+    ) -> None:
         self._body = NestBody()
         self._storages = storages
+        self._unrounded = unrounded
         self._bounds = domain_bounds(sizes, group.axes)
         self._values: dict[int, int] = {}
         self.scattered: dict[int, tuple[tuple[Expr, ...], StoreMode, int]] = {}
@@ -116,20 +126,21 @@ class _GroupBody:
         for statement in member.nest.body:
             moved = with_operands(with_indices(statement, axis_map, self._bounds), numbers)
             numbers.append(self._add(moved, axis_map))
-        nest = member.nest
-        self._values[nest.value] = numbers[nest.result]
+        nest, body = member.nest, self._body
+        result = body.convert(numbers[nest.result], nest.dtype)
+        self._values[nest.value] = (
+            body.before_conversion(result) if nest.value in self._unrounded else result
+        )
         if nest.scatter is not None:
             self.scattered[nest.value] = (
                 substituted(nest.index, axis_map, self._bounds),
                 nest.scatter,
-                numbers[nest.result],
+                result,
             )
 
     def _add(self, statement: NestStatement, axis_map: dict[str, Expr]) -> int:
         body = self._body
         match statement:
-            case Read(value=value) if value in self._values:
-                return self._values[value]
             case Indirect(symbol=name, value=value, extent=extent):
                 fresh = f"%{len(body.statements)}"
                 number = body.add(Indirect(fresh, value, extent), body.dtypes[value])
@@ -141,13 +152,21 @@ class _GroupBody:
                 return number
             case IndexValue(dtype=dtype, expr=expr):
                 return body.index_value(expr, dtype)
-            case Read(value=value):
-                return body.add(self._over_own_axes(statement), self._storages[value].dtype)
+            case Read():
+                return self._read(statement)
+            case Compute(op="convert", operands=(operand,), dtype=dtype):
+                return body.convert(operand, dtype)
             case Reduce(operand=operand):
                 varying = replace(statement, operand=self._varying(operand))
                 return body.add(varying, statement.dtype)
             case _:
                 return body.add(statement, statement.dtype)
+
+    def _read(self, read: Read) -> int:
+        made = self._values.get(read.value)
+        if made is not None:
+            return made
+        return self._body.add(self._over_own_axes(read), self._storages[read.value].dtype)
 
     def _over_own_axes(self, read: Read) -> Read:
         """The read without the axes of stride 0, along which it does not move."""

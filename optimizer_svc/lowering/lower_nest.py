@@ -48,10 +48,10 @@ def lowered(chosen: Materialization, value: int) -> LoweredNest:
         return _scattered(chosen, node)
     axes, index = _domain(chosen, value)
     reduction = _reduction_axes(chosen, node)
-    lowering = ValueLowering(
-        chosen.facts, chosen.storages, _bounds(chosen.facts.bounds, (*axes, *reduction))
-    )
+    bounds = _bounds(chosen.facts.bounds, (*axes, *reduction))
+    lowering = ValueLowering(chosen.facts, chosen.storages, bounds, chosen.unrounded)
     result = _result(lowering, node, index, reduction)
+    result = lowering.body.convert(result, node.types[0].dtype)
     nest = Nest(
         value=value,
         dtype=node.types[0].dtype,
@@ -193,10 +193,12 @@ def _scattered(chosen: Materialization, node: Node) -> LoweredNest:
         axis = Axis(f"x{len(axes)}", extent)
         axes.append(axis)
         at.append(symbol(axis.name))
-    lowering = ValueLowering(facts, chosen.storages, _bounds(facts.bounds, tuple(axes)))
+    bounds = _bounds(facts.bounds, tuple(axes))
+    lowering = ValueLowering(facts, chosen.storages, bounds, chosen.unrounded)
     lowering.note(node)
     index = lowering.scattered_index(node, tuple(at))
     result = lowering.value(updates, tuple(at), lowering.everywhere())
+    result = lowering.body.convert(result, node.types[0].dtype)
     nest = Nest(
         value=value,
         dtype=node.types[0].dtype,

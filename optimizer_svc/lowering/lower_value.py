@@ -47,16 +47,24 @@ class Selection:
 class ValueLowering:
     """Lowers values into the body of one nest.
 
-    `selections` are the cats of many pieces that were lowered.
+    `unrounded` are values of 16 bits that stay in f32 while they are computed with. `selections`
+    are the cats of many pieces that were lowered.
     """
 
-    def __init__(self, facts: GraphFacts, stored: Collection[int], bounds: Bounds) -> None:
+    def __init__(
+        self,
+        facts: GraphFacts,
+        stored: Collection[int],
+        bounds: Bounds,
+        unrounded: Collection[int] = (),
+    ) -> None:
         self.facts = facts
         self.body = NestBody()
         self.bounds = bounds
         self.origins: dict[tuple[str, int], None] = {}
         self.selections: list[Selection] = []
         self._stored = stored
+        self._unrounded = unrounded
         self._known: dict[tuple[int, Index, int | None], int] = {}
         self._rules: dict[str, Callable[[Node, Index, EvaluationScope], int]] = {
             **dict.fromkeys(SCALAR_OPS, self._scalar),
@@ -74,7 +82,10 @@ class ValueLowering:
         return EvaluationScope(None, self.bounds)
 
     def value(self, value: int, index: Index, scope: EvaluationScope) -> int:
-        """The number of the statement that computes the value's element at the index."""
+        """The number of the statement that computes the value's element at the index.
+
+        The statement's type is f32 if the value is unrounded.
+        """
         spend(2 + len(index))
         while value not in self._stored and self.facts.is_view(value):
             value, index = self._step_through_view(value, index, scope)
@@ -134,6 +145,8 @@ class ValueLowering:
     def _scalar(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         values = tuple(self.value(v, index, scope) for v in operands(node))
         dtype = node.types[0].dtype
+        if node.results[0] in self._unrounded:
+            return values[0]
         if node.op == "convert":
             return self.body.convert(values[0], dtype)
         if scope.mask is not None and node.op in _INTEGER_DIVISIONS and not dtype.is_float:

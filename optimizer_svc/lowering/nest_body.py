@@ -92,6 +92,13 @@ class NestBody:
                 return inner
         return self.add(Compute("convert", (operand,), dtype), dtype)
 
+    def before_conversion(self, number: int) -> int:
+        """The value that a conversion to a narrower float has rounded; else the value itself."""
+        match self.statements[number]:
+            case Compute(op="convert", operands=(wide,), dtype=dtype):
+                return wide if self.dtypes[wide] is dtype.compute_dtype else number
+        return number
+
     def arithmetic(self, op: str, operands: tuple[int, ...], dtype: DType) -> int:
         """A scalar operation, computed in f32 if operands or result are narrow floats."""
         wide = tuple(self.convert(v, self.dtypes[v].compute_dtype) for v in operands)

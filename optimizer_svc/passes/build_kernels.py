@@ -29,7 +29,9 @@ def build_kernels(chosen: Materialization, fusion: Fusion, target: TargetFacts) 
             steps.append(step)
             continue
         spend(_STEPS_A_KERNEL + 8 * step.statements)
-        draft = assemble_kernel(step, chosen.storages, fusion.stored, sizes, origin_ops)
+        draft = assemble_kernel(
+            step, chosen.storages, fusion.stored, sizes, origin_ops, chosen.unrounded
+        )
         kernel, values = with_own_sizes(normalize_axes(draft.kernel, sizes, target.memory), symbols)
         steps.append(PlannedLaunch(distinct.number(kernel), draft.values, values))
     return BuiltSteps(tuple(distinct.kernels), tuple(steps))

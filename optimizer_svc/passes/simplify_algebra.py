@@ -222,7 +222,7 @@ def _convert(rewriter: _Rewriter, node: Node) -> int | None:
         return None
     if rewriter.dtype(source) is target:
         return source
-    return rewriter.emit(node, "convert", (source,), dtype=target)
+    return rewriter.emit(node, "convert", (source,), **dict(node.attrs))
 
 
 def _converted_number(

@@ -63,6 +63,8 @@ def print_materialization(chosen: Materialization) -> str:
     operands = (f"operand %{v}: {_view(view)}" for v, view in sorted(chosen.operand_views.items()))
     outputs = (f"output {n}: {_output(output)}" for n, output in enumerate(chosen.output_views))
     members = [f"members: {_values(chosen.members)}"]
+    if chosen.unrounded:
+        members.append(f"unrounded: {_values(sorted(chosen.unrounded))}")
     return _text(storages, slices, members, operands, outputs, _notes(chosen.notes))
 
 

@@ -105,7 +105,9 @@ def convert(builder: GraphBuilder, node: Node, operands: Operands) -> int | None
     inner_dtype = builder.type_of(inner).dtype
     if held not in _WIDENINGS.get(inner_dtype, ()):
         return None
-    return inner if inner_dtype is dtype else builder.add("convert", inner, dtype=dtype)
+    if inner_dtype is dtype:
+        return inner
+    return builder.add("convert", inner, **dict(node.attrs))
 
 
 def _is_neutral(builder: GraphBuilder, value: int, *, negative_zero: bool) -> bool:

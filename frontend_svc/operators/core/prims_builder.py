@@ -20,6 +20,7 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.graph_ir import Arg, TensorType
 
 _POSITIONS = frozenset({"argmax", "argmin"})
+_NARROW_FLOATS = (DType.F16, DType.BF16)
 
 
 class NodeAppender(Protocol):
@@ -89,6 +90,12 @@ class PrimsBuilder:
     def convert(self, x: Tensor, dtype: DType) -> Tensor:
         """The same elements in another type."""
         return x if x.dtype is dtype else self.prim("convert", x, dtype=dtype)
+
+    def program_cast(self, x: Tensor, dtype: DType) -> Tensor:
+        """A conversion that the program asks for: its rounding is never left out."""
+        if x.dtype in _NARROW_FLOATS or dtype not in _NARROW_FLOATS:
+            return self.convert(x, dtype)
+        return self.prim("convert", x, dtype=dtype, is_cast=True)
 
     def widened(self, x: Tensor) -> Tensor:
         """The elements in the computing type: f32 for narrower floats."""

@@ -13,13 +13,13 @@ from kernelfarm.errors import InvalidGraphError
 @decomposes("aten._to_copy.default")
 def to_copy(builder: PrimsBuilder, self: Tensor, *, dtype: DType | None = None) -> Tensor:
     """The elements in another type."""
-    return builder.convert(self, dtype or self.dtype)
+    return builder.program_cast(self, dtype or self.dtype)
 
 
 @decomposes("prims.convert_element_type.default")
 def convert_element_type(builder: PrimsBuilder, a: Tensor, dtype: DType) -> Tensor:
     """The elements in another type."""
-    return builder.convert(a, dtype)
+    return builder.program_cast(a, dtype)
 
 
 @decomposes("aten.to.dtype")
@@ -31,7 +31,7 @@ def to_dtype(
     copy: bool = False,
 ) -> Tensor:
     """The elements in another type."""
-    return builder.convert(self, dtype)
+    return builder.program_cast(self, dtype)
 
 
 @decomposes("aten.copy.default")
@@ -39,4 +39,4 @@ def copy(builder: PrimsBuilder, self: Tensor, src: Tensor, non_blocking: bool = 
     """The source's elements in the first operand's type and shape."""
     if src.rank > self.rank:
         raise InvalidGraphError(f"a source {text_of(src.shape)} for {text_of(self.shape)}")
-    return builder.expand(builder.convert(src, self.dtype), self.shape)
+    return builder.expand(builder.program_cast(src, self.dtype), self.shape)
