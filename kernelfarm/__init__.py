@@ -41,4 +41,6 @@ def __getattr__(name: str) -> Any:
     if name not in _CLIENT_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, attribute = _CLIENT_NAMES[name]
-    return getattr(import_module(f"kernelfarm.client.{module}"), attribute)
+    garbage_collection = import_module("kernelfarm.client.process.garbage_collection")
+    with garbage_collection.no_collections():
+        return getattr(import_module(f"kernelfarm.client.{module}"), attribute)

@@ -43,7 +43,7 @@ def export_bundle(
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Writes signed programs, their blobs and traces into a bundle. Needs no torch.
+    """Writes signed programs, their blobs, traces and packages into a bundle. Needs no torch.
 
     `kernelfarm import-bundle` brings it to a farm, or to a disk, that this farm cannot reach.
     """
@@ -70,5 +70,8 @@ def export_bundle(
             lambda entry: typer.echo(entry.title, err=True),
         )
     until = datetime.fromtimestamp(done.valid_until_s, UTC).isoformat()
-    typer.echo(f"{done.programs} programs, {done.traces} traces, {done.blobs} blobs: {bundle}")
+    typer.echo(
+        f"{done.programs} programs, {done.traces} traces, {done.packages} packages,"
+        f" {done.blobs} blobs: {bundle}"
+    )
     typer.echo(f"clients may use it without a farm until {until} (KERNELFARM_OFFLINE_VALIDITY_S)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +52,13 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
             help="Also import what depends on something that the farm invalidated.",
         ),
     ] = False,
+    packages: Annotated[
+        bool,
+        typer.Option(
+            "--packages",
+            help="Also sign packages for this farm's clients, who run the code of them.",
+        ),
+    ] = False,
     attempts: Annotated[
         int, typer.Option(help="How often a call is made while the farm is away.", min=1, max=1000)
     ] = 8,
@@ -59,11 +67,12 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Imports signed programs and traces of another farm; needs the role administrator.
+    """Imports signed programs, traces and packages of another farm; the role is administrator.
 
     The farm accepts programs that a key it trusts for imports signed (KERNELFARM_IMPORT_KEYS_FILE),
-    and signs them again. Traces are verified by KERNELFARM_TRUSTED_KEYS_FILE and signed again with
-    KERNELFARM_TRACE_KEY_FILE. With --disk nothing is signed again.
+    and signs them again. Traces, and with --packages packages, are verified by
+    KERNELFARM_TRUSTED_KEYS_FILE and signed again with KERNELFARM_TRACE_KEY_FILE. With --disk
+    nothing is signed again.
     """
     from kernelfarm.client.bundle.layout import open_bundle  # noqa: PLC0415 (keeps --help quick)
 
@@ -71,8 +80,8 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
         if disk:
             refused = _to_disk(_chosen(opened, target), endpoint)
         else:
-            call = (token, endpoint, attempts, accept_invalidated)
-            refused = _to_farm(_chosen(opened, target), *call)
+            call = _FarmCall(token, endpoint, attempts, accept_invalidated, packages)
+            refused = _to_farm(_chosen(opened, target), call)
     for reason in refused:
         typer.echo(f"refused: {reason}")
     if refused:
@@ -92,20 +101,28 @@ def _to_disk(programs: Iterable[StoredProgram], endpoint: str | None) -> list[st
     for stored in programs:
         importer.add(stored, report)
     importer.finish()
-    typer.echo(f"{report.programs} programs and {report.traces} traces: {settings.disk_cache_dir}")
+    typer.echo(
+        f"{report.programs} programs, {report.traces} traces and {report.packages} packages:"
+        f" {settings.disk_cache_dir}"
+    )
     if report.valid_until_s is not None:
         until = datetime.fromtimestamp(report.valid_until_s, UTC).isoformat()
         typer.echo(f"clients of {settings.endpoint} may use all of them without it until {until}")
     return report.refused
 
 
-def _to_farm(
-    programs: Iterable[StoredProgram],
-    token: str,
-    endpoint: str | None,
-    attempts: int,
-    accept_invalidated: bool,
-) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class _FarmCall:
+    """How a farm is called, and what is imported into it."""
+
+    token: str
+    endpoint: str | None
+    attempts: int
+    accepts_invalidated: bool
+    signs_packages: bool
+
+
+def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
     from kernelfarm.cli._cache import connect  # noqa: PLC0415
     from kernelfarm.client.bundle.to_farm import FarmImporter, ImportReport  # noqa: PLC0415
     from kernelfarm.client.farm.client import FarmClient  # noqa: PLC0415
@@ -114,24 +131,26 @@ def _to_farm(
     from kernelfarm.signing import Keyring, Space  # noqa: PLC0415
     from kernelfarm.signing.key_files import read_keyring, read_signer  # noqa: PLC0415
 
-    settings, _ = batch_settings(endpoint, timeout_s=300.0, token=token)
+    settings, _ = batch_settings(call.endpoint, timeout_s=300.0, token=call.token)
     trusted, key = settings.trusted_keys_file, settings.trace_key_file
     report = ImportReport()
-    with connect(endpoint, token) as admin, FarmClient(settings) as client:
+    with connect(call.endpoint, call.token) as admin, FarmClient(settings) as client:
         importer = FarmImporter(
             admin,
             client,
             client.capabilities().max_request_bytes,
             None if key is None else read_signer(key, Space.TRACES),
             Keyring(()) if trusted is None else read_keyring(trusted),
-            Retry(attempts),
-            accept_invalidated,
+            Retry(call.attempts),
+            call.accepts_invalidated,
+            call.signs_packages,
         )
         for stored in programs:
             importer.add(stored, report)
     typer.echo(
-        f"{report.stored} programs imported, {report.present} were there, {report.traces} traces"
+        f"{report.stored} programs imported, {report.present} were there, {report.traces} traces,"
+        f" {report.packages} packages"
     )
-    for reason in report.skipped_traces:
+    for reason in report.skipped:
         typer.echo(f"skipped: {reason}")
     return report.refused

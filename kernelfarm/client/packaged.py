@@ -23,6 +23,7 @@ from kernelfarm.client.packages.load import LoadedPackage, load_package
 from kernelfarm.client.packages.make import ModelCall, make_package
 from kernelfarm.client.packages.prefetch import PackagePrefetch
 from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
+from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs.finder import access_to
 from kernelfarm.client.programs.stated_options import compile_options, stated_settings, with_mode
 from kernelfarm.client.pytorch.private import _pytree, has_packages
@@ -180,11 +181,12 @@ class PackagedModel:
 
     def _found(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> LoadedPackage | None:
         access = self._access()
-        asked = [SharedPackages(access, question) for question in self._questions(args, kwargs)]
-        for packages in asked:
-            loaded = self._loaded_from(packages, args, kwargs)
-            if loaded is not None:
-                return loaded
+        with no_collections():  # but not while a package is made, which takes as long as tracing
+            asked = [SharedPackages(access, question) for question in self._questions(args, kwargs)]
+            for packages in asked:
+                loaded = self._loaded_from(packages, args, kwargs)
+                if loaded is not None:
+                    return loaded
         made = ModelCall(self._model, args, kwargs, self._dynamic)
         return self._made(made, asked[0]) if asked else None
 

@@ -224,37 +224,58 @@ def test_what_was_invalidated_is_missing_until_the_next_run(job: Job) -> None:
     assert job.certificate.is_complete
 
 
-def test_a_bundle_on_disk_starts_a_client_without_a_farm(job: Job, tmp_path: Path) -> None:
-    assert job.warm().exit_code == 0
+def test_a_bundle_on_disk_starts_a_client_without_a_farm(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert job.warm("--packages").exit_code == 0
     bundle, certificate = tmp_path / "bundle.tar", str(job.folder / "m.certificate.json")
     written = job.run("export-bundle", str(bundle), "--certificate", certificate)
-    assert "1 programs, 1 traces" in written.stdout
+    assert "1 programs, 1 traces, 1 packages" in written.stdout
     job.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(tmp_path / "disk"))
     imported = job.run("import-bundle", str(bundle), "--disk", endpoint=NOBODY)
     assert imported.exit_code == 0, imported.output
     seen = job.replica(NOBODY, tmp_path / "disk")
     assert (seen["disk.hits"], seen["warm.disk.hits"]) == (1, 1)
     assert traces_made() == 0
+    # The packages have code: only a client that opted in runs them.
+    monkeypatch.setenv("KERNELFARM_PACKAGES", "trusted")
+    seen = job.replica(NOBODY, tmp_path / "disk", kernelfarm.packaged)
+    assert (seen["disk.hits"], seen["packages.disk.hits"], seen["packages.loaded"]) == (1, 1, 1)
+    assert torch._dynamo.utils.counters["frames"]["total"] == 0
 
 
 def test_a_farm_has_what_it_exported_and_imports_it_after_its_cache_was_lost(
     job: Job, tmp_path: Path
 ) -> None:
-    assert job.warm().exit_code == 0
+    assert job.warm("--packages").exit_code == 0
     bundle, certificate = str(tmp_path / "bundle"), str(job.folder / "m.certificate.json")
     job.run("export-bundle", bundle, "--certificate", certificate)
     present = job.run("import-bundle", bundle)
-    assert "0 programs imported, 1 were there, 1 traces" in present.stdout
+    assert "0 programs imported, 1 were there, 1 traces, 0 packages" in present.stdout
+    assert "it has code that clients would run: sign it with --packages" in present.stdout
     with CacheAdmin(job.farm.endpoint) as admin:
         admin.invalidate([f"model:scaled@{job.number}"])
     refused = job.run("import-bundle", bundle)
     assert refused.exit_code == INCOMPLETE
     assert "which this farm invalidated" in refused.stdout
     jobs = job.kernel_jobs()
-    accepted = job.run("import-bundle", bundle, "--accept-invalidated")
-    assert "1 programs imported, 0 were there, 1 traces" in accepted.stdout
+    accepted = job.run("import-bundle", bundle, "--accept-invalidated", "--packages")
+    assert "1 programs imported, 0 were there, 1 traces, 1 packages" in accepted.stdout
     assert job.run("verify-coverage", certificate).exit_code == 0
     assert job.kernel_jobs() == jobs
+
+
+def test_a_revoked_package_is_not_imported_again(job: Job, tmp_path: Path) -> None:
+    assert job.warm("--packages").exit_code == 0
+    bundle, certificate = str(tmp_path / "bundle"), str(job.folder / "m.certificate.json")
+    job.run("export-bundle", bundle, "--certificate", certificate)
+    with CacheAdmin(job.farm.endpoint) as admin:
+        admin.invalidate(["pass:package"])
+    imported = job.run("import-bundle", bundle, "--packages")
+    assert "1 were there, 1 traces, 0 packages" in imported.stdout
+    assert "it depends on something that this farm invalidated" in imported.stdout
+    again = job.run("import-bundle", bundle, "--packages", "--accept-invalidated")
+    assert "1 were there, 1 traces, 1 packages" in again.stdout
 
 
 @pytest.mark.parametrize("command", ["warm", "verify-coverage", "export-bundle", "import-bundle"])

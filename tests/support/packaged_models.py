@@ -38,6 +38,22 @@ class Compared(Scaled):
     """A model of its own for tests of the nearest package: no other test revokes its packages."""
 
 
+class Counting(nn.Module):
+    """A model that writes to a buffer at each call."""
+
+    calls: torch.Tensor
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: x: (rows, columns) -> (rows, columns)."""
+        self.calls += 1
+        return (x * self.number).sin() * self.calls
+
+
 def scaled(x: torch.Tensor, number: float) -> torch.Tensor:
     """A function without a module."""
     return (x * number).sin().sum(0)

@@ -1,14 +1,22 @@
-"""The signed programs and traces of a bundle, decoded, with the checks that all imports share."""
+"""The signed programs, traces and packages of a bundle, with the checks that all imports share.
+
+Nothing here unpickles a package: its header and its signature are all that an import reads.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from kernelfarm.client.bundle.layout import StoredProgram
-from kernelfarm.digest import DIGEST_BYTES
+from kernelfarm.client.packages import header as packages
+from kernelfarm.client.traces import header as traces
+from kernelfarm.client.traces.publication import PACKAGE_TAG
+from kernelfarm.digest import DIGEST_BYTES, trace_digest
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_content, check_manifest
 from kernelfarm.v1 import manifest_pb2
@@ -34,34 +42,67 @@ def program_of(stored: StoredProgram) -> SignedContent:
     return _signed(stored.signed())
 
 
-def traces_of(stored: StoredProgram) -> list[SignedContent]:
-    """The signed traces of a program; nothing is verified but digests of files."""
-    return [_signed(content) for content in stored.traces()]
+class EntryKind(NamedTuple):
+    """A kind of entry that clients share: its name, its own tags, the parts of its digest."""
+
+    name: str
+    tags: tuple[str, ...]
+    parts_of: Callable[[bytes], Mapping[str, str]]
 
 
-def check_origin(trace: SignedContent, program_key: bytes, keyring: Keyring) -> pb.Trace:
-    """A trace of another farm's publisher, verified by the keys that this user trusts.
+TRACE = EntryKind("trace", (), lambda entry: traces.parted(entry)[0].parts)
+PACKAGE = EntryKind("package", (PACKAGE_TAG,), lambda entry: packages.parted(entry)[0].parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContent:
+    """A signed trace or package of a program."""
+
+    kind: EntryKind
+    signed: SignedContent
+
+    @property
+    def name(self) -> str:
+        """Its kind and digest, for messages."""
+        return f"{self.kind.name} {self.signed.manifest.key.hex()[:16]}"
+
+
+def shared_contents(stored: StoredProgram) -> list[SharedContent]:
+    """The signed traces and packages of a program; nothing is verified but digests of files."""
+    return [
+        *(SharedContent(TRACE, _signed(content)) for content in stored.traces()),
+        *(SharedContent(PACKAGE, _signed(content)) for content in stored.packages()),
+    ]
+
+
+def check_origin(shared: SharedContent, program_key: bytes, keyring: Keyring) -> Mapping[str, str]:
+    """The parts of the digest of another farm's entry, verified by the keys that this user trusts.
 
     Its validity limits how long clients use it, not when it is imported.
 
     Raises:
         IntegrityError: no trusted key for traces signed it, or it was changed.
-        MalformedMessageError: it is not a trace of this program.
+        MalformedMessageError: it is not an entry of its kind for this program and its digest.
     """
-    manifest = trace.manifest
+    manifest, content = shared.signed.manifest, shared.signed.content
     address = CacheAddress(manifest.namespace, Space.TRACES, manifest.key)
     check_manifest(manifest, address, keyring, min(time.time(), manifest.not_after_s))
-    check_content(manifest, trace.content)
+    check_content(manifest, content)
     try:
-        found = pb.Trace.FromString(trace.content)
+        found = pb.Trace.FromString(content)
     except DecodeError as error:
-        raise MalformedMessageError(f"{len(trace.content)} bytes that are not a trace") from error
+        raise MalformedMessageError(f"{len(content)} bytes that are not a trace") from error
     if found.program_key != program_key or len(program_key) != DIGEST_BYTES:
         raise MalformedMessageError(
-            f"trace {manifest.key.hex()[:16]} names program {found.program_key.hex()[:16]};"
+            f"{shared.name} names program {found.program_key.hex()[:16]};"
             f" expected {program_key.hex()[:16]}"
         )
-    return found
+    parts = shared.kind.parts_of(found.entry)
+    if trace_digest(parts) != manifest.key or not set(shared.kind.tags) <= set(manifest.tags):
+        raise MalformedMessageError(
+            f"{shared.name} does not have the digest or the tags of a {shared.kind.name}"
+        )
+    return parts
 
 
 def _signed(content: bytes) -> SignedContent:

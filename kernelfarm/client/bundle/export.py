@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.client.bundle.layout import BundledProgram, BundleWriter
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.trace_client import TraceClient
-from kernelfarm.client.warming.certificate import ProgramCoverage
+from kernelfarm.client.warming.certificate import ProgramCoverage, TraceCoverage
 from kernelfarm.client.warming.found import checked_trace
 from kernelfarm.client.warming.retry import Retry
 from kernelfarm.errors import CallerError, KernelfarmError
@@ -21,7 +21,7 @@ _TRACE_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: numbers of programs, traces and distinct blobs, and when programs expire.
+    """What was written: numbers of programs, traces, packages and distinct blobs.
 
     `valid_until_s` is the time (seconds since 1970) until which clients may use all of the programs
     without a farm.
@@ -29,6 +29,7 @@ class Exported:
 
     programs: int
     traces: int
+    packages: int
     blobs: int
     valid_until_s: int
 
@@ -44,7 +45,7 @@ def export_programs(
 
     Raises:
         CallerError: no entry is present, or the farm does not have one any more.
-        IntegrityError: no trusted key signed a program or a trace.
+        IntegrityError: no trusted key signed a program, trace or package.
         UnavailableError: the farm does not answer.
     """
     by_key: dict[str, list[ProgramCoverage]] = {}
@@ -53,7 +54,7 @@ def export_programs(
             by_key.setdefault(entry.key, []).append(entry)
     if not by_key:
         raise CallerError("the certificate has no present program that was asked for")
-    traces, blobs, ends_s = 0, set[bytes](), []
+    traces, packages, blobs, ends_s = 0, 0, set[bytes](), []
     for key in sorted(by_key):
         entry = by_key[key][0]
         try:
@@ -62,10 +63,11 @@ def export_programs(
             raise type(error)(f"{entry.title}: {error}") from error
         writer.add(program)
         traces += len(program.traces)
+        packages += len(program.packages)
         blobs.update(program.blobs)
         ends_s.append(not_after_s)
         on_program(entry)
-    return Exported(len(by_key), traces, len(blobs), min(ends_s))
+    return Exported(len(by_key), traces, packages, len(blobs), min(ends_s))
 
 
 def _program(
@@ -82,17 +84,19 @@ def _program(
         found.target,
         tuple({entry.model for entry in entries}),
         signed.SerializeToString(deterministic=True),
-        tuple(_traces(entries, client, retry)),
+        tuple(_signed("trace", [entry.trace for entry in entries], client, retry)),
         retry(lambda: client.read_blobs(digests)),
+        tuple(_signed("package", [entry.package for entry in entries], client, retry)),
     )
     return program, found.manifest.not_after_s
 
 
-def _traces(
-    entries: Sequence[ProgramCoverage], client: FarmClient, retry: Retry
-) -> Iterable[bytes]:
-    stated = {e.trace.digest for e in entries if e.trace.state == "present"}
-    for text in sorted(stated):
+def _signed(
+    kind: str, stated: Sequence[TraceCoverage | None], client: FarmClient, retry: Retry
+) -> Iterator[bytes]:
+    """The present traces or packages, each once, as they were signed."""
+    present = {found.digest for found in stated if found is not None and found.state == "present"}
+    for text in sorted(present):
         digest = bytes.fromhex(text)
         answer = retry(
             lambda digest=digest: TraceClient(client).lookup(  # type: ignore[misc] # bound here
@@ -100,6 +104,6 @@ def _traces(
             )
         )
         if answer.trace is None:
-            raise CallerError(f"the farm does not have trace {text[:16]} any more; warm it again")
+            raise CallerError(f"the farm does not have {kind} {text[:16]} any more; warm it again")
         checked_trace(client, answer.trace, digest)
         yield answer.trace.SerializeToString(deterministic=True)

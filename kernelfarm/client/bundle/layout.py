@@ -2,7 +2,8 @@
 
     oci-layout                  the version of the layout
     index.json                  one manifest for each program, sorted by program key
-    blobs/sha256/HEX            manifests, signed programs (their config), blobs and traces (layers)
+    blobs/sha256/HEX            manifests, signed programs (their config); layers: blobs, traces and
+                                packages of models
 
 Every file but the first two is named by its SHA-256 and checked when it is read. Equal contents
 give equal bytes: JSON has sorted keys, and a tar file has neither times nor owners. What a bundle
@@ -18,7 +19,7 @@ import os
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ BUNDLE_TYPE = "application/vnd.kernelfarm.bundle.v1"
 PROGRAM_TYPE = "application/vnd.kernelfarm.program.v1"
 SIGNED_PROGRAM_TYPE = "application/vnd.kernelfarm.program.signed.v1+protobuf"
 SIGNED_TRACE_TYPE = "application/vnd.kernelfarm.trace.signed.v1+protobuf"
+SIGNED_PACKAGE_TYPE = "application/vnd.kernelfarm.package.signed.v1+protobuf"
 BLOB_TYPE = "application/vnd.kernelfarm.blob.v1"
 """Media types: those of OCI, then those of kernelfarm (`kernelfarm.v1.SignedVariant` messages)."""
 
@@ -80,9 +82,9 @@ class _ImageManifest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class BundledProgram:
-    """One program of a bundle that is written: the signed program, its traces and its blobs.
+    """One program of a bundle that is written: the signed program, its traces, packages and blobs.
 
-    `signed` and `traces` are serialized `kernelfarm.v1.SignedVariant` messages.
+    `signed`, `traces` and `packages` are serialized `kernelfarm.v1.SignedVariant` messages.
     """
 
     key: bytes
@@ -91,6 +93,7 @@ class BundledProgram:
     signed: bytes = field(repr=False)
     traces: tuple[bytes, ...] = field(repr=False)
     blobs: Mapping[bytes, bytes] = field(repr=False)
+    packages: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 class BundleWriter:
@@ -105,8 +108,9 @@ class BundleWriter:
     def add(self, program: BundledProgram) -> None:
         """Writes a program; a second one with the same key replaces the first."""
         layers = [
-            *sorted((self._put(SIGNED_TRACE_TYPE, t) for t in program.traces), key=_digest),
-            *sorted((self._put(BLOB_TYPE, b) for b in program.blobs.values()), key=_digest),
+            *self._put_all(SIGNED_TRACE_TYPE, program.traces),
+            *self._put_all(SIGNED_PACKAGE_TYPE, program.packages),
+            *self._put_all(BLOB_TYPE, program.blobs.values()),
         ]
         notes = {TARGET_NOTE: program.target, MODEL_NOTE: " ".join(sorted(program.models))}
         manifest = {
@@ -134,6 +138,9 @@ class BundleWriter:
         }
         (self._folder / "oci-layout").write_bytes(_json(_LAYOUT))
         (self._folder / "index.json").write_bytes(_json(index))
+
+    def _put_all(self, media_type: str, contents: Iterable[bytes]) -> list[Descriptor]:
+        return sorted((self._put(media_type, content) for content in contents), key=_digest)
 
     def _put(self, media_type: str, content: bytes) -> Descriptor:
         name = hashlib.sha256(content).hexdigest()
@@ -224,7 +231,7 @@ class StoredProgram:
     annotations: Mapping[str, str]
     _files: _Files = field(repr=False)
     _config: Descriptor
-    _traces: Sequence[Descriptor] = field(repr=False)
+    _signed_layers: Mapping[str, Sequence[Descriptor]] = field(repr=False)
     _blobs: Mapping[str, Descriptor] = field(repr=False)
 
     @property
@@ -242,8 +249,11 @@ class StoredProgram:
 
     def traces(self) -> Iterator[bytes]:
         """Its signed traces, serialized; signatures are not verified."""
-        for layer in self._traces:
-            yield _read_blob(self._files, layer, _MAX_PROGRAM_BYTES)
+        return self._signed_contents(SIGNED_TRACE_TYPE)
+
+    def packages(self) -> Iterator[bytes]:
+        """The signed packages of its models, serialized; signatures are not verified."""
+        return self._signed_contents(SIGNED_PACKAGE_TYPE)
 
     def blob(self, sha256: bytes) -> bytes:
         """The content of a blob.
@@ -256,6 +266,10 @@ class StoredProgram:
         if layer is None:
             raise CallerError(f"the bundle has no blob {sha256.hex()}; export it again")
         return _read_blob(self._files, layer, _MAX_LAYER_BYTES)
+
+    def _signed_contents(self, media_type: str) -> Iterator[bytes]:
+        for layer in self._signed_layers[media_type]:
+            yield _read_blob(self._files, layer, _MAX_PROGRAM_BYTES)
 
 
 class Bundle:
@@ -282,9 +296,12 @@ class Bundle:
             content = _read_blob(self._files, described, _MAX_MANIFEST_BYTES)
             manifest = _parsed(_ImageManifest, content, described.digest)
             layers = manifest.layers
-            traces = [layer for layer in layers if layer.mediaType == SIGNED_TRACE_TYPE]
+            signed = {
+                kind: [layer for layer in layers if layer.mediaType == kind]
+                for kind in (SIGNED_TRACE_TYPE, SIGNED_PACKAGE_TYPE)
+            }
             blobs = {layer.digest: layer for layer in layers if layer.mediaType == BLOB_TYPE}
-            yield StoredProgram(manifest.annotations, self._files, manifest.config, traces, blobs)
+            yield StoredProgram(manifest.annotations, self._files, manifest.config, signed, blobs)
 
 
 class _Layout(_Message):

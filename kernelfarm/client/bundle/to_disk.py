@@ -12,7 +12,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kernelfarm.client.bundle.contents import SignedContent, check_origin, program_of, traces_of
+from kernelfarm.client.bundle.contents import (
+    PACKAGE,
+    SharedContent,
+    SignedContent,
+    check_origin,
+    program_of,
+    shared_contents,
+)
 from kernelfarm.client.bundle.layout import StoredProgram
 from kernelfarm.client.disk.files import read_sealed, write_sealed
 from kernelfarm.client.disk.folder import checked_tier_folder
@@ -33,6 +40,7 @@ class DiskReport:
 
     programs: int = 0
     traces: int = 0
+    packages: int = 0
     valid_until_s: int | None = None
     refused: list[str] = field(default_factory=list)
 
@@ -61,19 +69,20 @@ class DiskImporter:
         self._first_epoch: int | None = None
 
     def add(self, stored: StoredProgram, report: DiskReport) -> None:
-        """Verifies and stores one program with its traces; a refusal is reported."""
+        """Verifies and stores one program with its traces and packages; a refusal is reported."""
         try:
             signed = program_of(stored)
             compiled = self._checked(signed)
             self._note(signed.manifest)
             contents = _needed(stored, compiled)
-            traces = [self._checked_trace(t, compiled.key) for t in traces_of(stored)]
+            shared = shared_contents(stored)
+            entries = [self._checked_entry(found, compiled.key) for found in shared]
         except KernelfarmError as error:
             report.refused.append(f"{stored.target}: {error.reason}: {error}")
             return
         is_stored = self._put(signed, contents)
-        for trace in traces:
-            is_stored &= self._put(trace, {trace.manifest.content.sha256: trace.content})
+        for entry in entries:
+            is_stored &= self._put(entry, {entry.manifest.content.sha256: entry.content})
         if not is_stored:
             report.refused.append(
                 f"{stored.target}: {self._tier.root} cannot store it: the disk is full, or the tier"
@@ -81,8 +90,10 @@ class DiskImporter:
             )
             return
         report.programs += 1
-        report.traces += len(traces)
-        ends_s = [t.manifest.not_after_s for t in (signed, *traces)]
+        packages = sum(found.kind is PACKAGE for found in shared)
+        report.packages += packages
+        report.traces += len(shared) - packages
+        ends_s = [entry.manifest.not_after_s for entry in (signed, *entries)]
         report.valid_until_s = min([*ends_s, report.valid_until_s or ends_s[0]])
 
     def finish(self) -> None:
@@ -106,14 +117,14 @@ class DiskImporter:
         message = checked_content(signed.manifest, signed.content, expected, self._check)
         return decode_program(message, signed.manifest, signed.content)
 
-    def _checked_trace(self, trace: SignedContent, program_key: bytes) -> SignedContent:
-        manifest = trace.manifest
+    def _checked_entry(self, shared: SharedContent, program_key: bytes) -> SignedContent:
+        manifest = shared.signed.manifest
         namespaces = self._settings.namespaces
         namespace = manifest.namespace if manifest.namespace in namespaces else namespaces[0]
         self._check(manifest, CacheAddress(namespace, Space.TRACES, manifest.key))
-        check_origin(trace, program_key, self._keyring)
+        check_origin(shared, program_key, self._keyring)
         self._note(manifest)
-        return trace
+        return shared.signed
 
     def _check(self, manifest: Manifest, address: CacheAddress) -> None:
         check_manifest(manifest, address, self._keyring, time.time())

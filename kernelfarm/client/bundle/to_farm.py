@@ -1,20 +1,27 @@
 """Imports a bundle into a farm, which verifies each program and signs it again as its own.
 
-A farm cannot sign traces. So this user verifies the traces of a bundle, and publishes them again
-with a key for traces of this fleet.
+A farm cannot sign traces and packages. So this user verifies those of a bundle, and publishes them
+again with a key for traces of this fleet. Packages have code, which clients of this fleet then run:
+the user must ask for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kernelfarm.client.bundle.contents import SignedContent, check_origin, program_of, traces_of
+from kernelfarm.client.bundle.contents import (
+    PACKAGE,
+    SharedContent,
+    SignedContent,
+    check_origin,
+    program_of,
+    shared_contents,
+)
 from kernelfarm.client.bundle.layout import StoredProgram
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.trace_client import TraceClient
-from kernelfarm.client.traces.header import parted
 from kernelfarm.client.traces.publication import Epoch, PublishedTrace, publish_trace
 from kernelfarm.client.warming.retry import Retry
 from kernelfarm.errors import (
@@ -36,19 +43,27 @@ _HEAD_BYTES = 64 << 10
 _MAX_CALLS = 10_000
 _TRACE_TIMEOUT_S = 30.0
 _MODEL = "model:"
+_STALE = (
+    "it depends on something that this farm invalidated: if it was made after the mistake was"
+    " corrected, import it with --accept-invalidated"
+)
 _ENDS_IMPORT = (PermissionDeniedError, UnauthenticatedError, UnavailableError)
 """Errors that the next program would have too."""
 
 
 @dataclass(slots=True)
 class ImportReport:
-    """What an import did: numbers of programs and traces, and why others were refused."""
+    """What an import did: numbers of programs, traces and packages; why others were refused.
+
+    `skipped` are traces and packages that the farm does not have, with the reason.
+    """
 
     stored: int = 0
     present: int = 0
     traces: int = 0
+    packages: int = 0
     refused: list[str] = field(default_factory=list)
-    skipped_traces: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,8 @@ class FarmImporter:
     """Imports programs with an administrator's credentials.
 
     `admin` calls the cache service, `client` publishes traces in the same namespace. Without a
-    `signer` traces are skipped. `origins` are the keys that may have signed the bundle's traces.
+    `signer` traces and packages are skipped, and packages also without `signs_packages`. `origins`
+    are the keys that may have signed those of the bundle.
     """
 
     admin: CacheAdmin
@@ -66,9 +82,10 @@ class FarmImporter:
     origins: Keyring
     retry: Retry
     accepts_invalidated: bool = False
+    signs_packages: bool = False
 
     def add(self, stored: StoredProgram, report: ImportReport) -> None:
-        """Imports one program with its traces; a refusal is reported and does not end the import.
+        """Imports a program with its traces and packages; a refusal does not end the import.
 
         Raises:
             PermissionDeniedError, UnauthenticatedError: the caller is no administrator.
@@ -86,8 +103,8 @@ class FarmImporter:
             report.stored += 1
         else:
             report.present += 1
-        for trace in traces_of(stored):
-            self._trace(trace, program.manifest.key, report)
+        for shared in shared_contents(stored):
+            self._share(shared, program.manifest.key, report)
 
     def _program(
         self, stored: StoredProgram, program: SignedContent
@@ -130,39 +147,51 @@ class FarmImporter:
             size_bytes += len(content)
         return found
 
-    def _trace(self, trace: SignedContent, key: bytes, report: ImportReport) -> None:
-        name = f"trace {trace.manifest.key.hex()[:16]}"
-        if self.signer is None:
-            report.skipped_traces.append(f"{name}: no key for traces (KERNELFARM_TRACE_KEY_FILE)")
-            return
+    def _share(self, shared: SharedContent, key: bytes, report: ImportReport) -> None:
+        is_package = shared.kind is PACKAGE
         try:
-            reason = self._publish(self.signer, trace, key)
+            reason = self._why_not(shared, key)
         except KernelfarmError as error:
             reason = f"{error.reason}: {error}"
         if reason:
-            report.skipped_traces.append(f"{name}: {reason}")
+            report.skipped.append(f"{shared.name}: {reason}")
+        elif is_package:
+            report.packages += 1
         else:
             report.traces += 1
 
-    def _publish(self, signer: Signer, trace: SignedContent, key: bytes) -> str:
-        """Publishes a trace as one of this fleet; returns why it is missing, or nothing."""
-        found = check_origin(trace, key, self.origins)
-        digest = trace.manifest.key
+    def _why_not(self, shared: SharedContent, key: bytes) -> str:
+        """Publishes an entry as one of this fleet; returns why it is missing, or nothing."""
+        if self.signer is None:
+            return "no key for traces (KERNELFARM_TRACE_KEY_FILE)"
+        if shared.kind is PACKAGE and not self.signs_packages:
+            return "it has code that clients would run: sign it with --packages"
+        parts = check_origin(shared, key, self.origins)
+        manifest = shared.signed.manifest
         answer = self.retry(
             lambda: TraceClient(self.client).lookup(
-                digest, NO_FACTS, (), _TRACE_TIMEOUT_S, wants_program=False
+                manifest.key, NO_FACTS, (), _TRACE_TIMEOUT_S, wants_program=False
             )
         )
         if answer.trace is not None:
             return ""
         if answer.miss is None:
             return "the farm answered neither with a trace nor with a miss"
-        header, _ = parted(found.entry)
-        models = [t.removeprefix(_MODEL) for t in trace.manifest.tags if t.startswith(_MODEL)]
-        model = models[0] if models else ""
-        own = PublishedTrace(digest, trace.content, header.parts, model)
-        made_in = Epoch(answer.miss.incarnation, answer.miss.epoch)
+        # At epoch 0, the farm refuses what depends on anything that it ever invalidated.
+        epoch = answer.miss.epoch if self.accepts_invalidated else 0
+        made_in = Epoch(answer.miss.incarnation, epoch)
+        return self._publish(self.signer, _own(shared, parts), made_in)
+
+    def _publish(self, signer: Signer, entry: PublishedTrace, made_in: Epoch) -> str:
         outcome = self.retry(
-            lambda: publish_trace(self.client, signer, own, made_in, _TRACE_TIMEOUT_S)
+            lambda: publish_trace(self.client, signer, entry, made_in, _TRACE_TIMEOUT_S)
         )
-        return "" if outcome != pb.PUT_TRACE_OUTCOME_STALE else "it was invalidated just now"
+        return _STALE if outcome == pb.PUT_TRACE_OUTCOME_STALE else ""
+
+
+def _own(shared: SharedContent, parts: Mapping[str, str]) -> PublishedTrace:
+    """The entry as this fleet's publisher signs it, for the same model."""
+    manifest = shared.signed.manifest
+    models = [tag.removeprefix(_MODEL) for tag in manifest.tags if tag.startswith(_MODEL)]
+    model = models[0] if models else ""
+    return PublishedTrace(manifest.key, shared.signed.content, parts, model, shared.kind.tags)

@@ -10,7 +10,7 @@ import torch
 
 from kernelfarm.client.packages.call_facts import Question, input_names
 from kernelfarm.client.packages.header import PackageHeader, RecordedSource, SizeRange, joined
-from kernelfarm.client.precompiled.artifacts import SerializableGraph
+from kernelfarm.client.precompiled.artifacts import SerializableGraph, WrappedGraph
 from kernelfarm.client.precompiled.content import PrecompiledGraph
 from kernelfarm.client.pytorch.private import (
     aot_compiled,
@@ -50,8 +50,9 @@ class ModelCall:
 
 @dataclass(frozen=True, slots=True)
 class MadePackage:
-    """A package before it is signed: its header, its body, and the graph of its program.
+    """A package before it is signed: its header, its body, and the graph of its first program.
 
+    A training step has a second program, for its backward pass, which clients find by its key.
     `function` runs the call in this process.
     """
 
@@ -87,9 +88,9 @@ def make_package(
     )
     function = aot_compiled(compiled, made.args, made.kwargs)
     body, lines, graph = packed_function(function)
-    if not isinstance(graph, SerializableGraph):
-        raise NotCoveredError("gradients, or wrappers of AOT Autograd")
-    entry = from_bytes(PrecompiledGraph.from_bytes(graph.content).trace)
+    if not isinstance(graph, SerializableGraph | WrappedGraph) or not graph.contents:
+        raise NotCoveredError("a graph that kernelfarm cannot store")
+    entry = from_bytes(PrecompiledGraph.from_bytes(graph.contents[0]).trace)
     sources = tuple(RecordedSource(*line) for line in lines)
     header = PackageHeader(question.parts, question.facts, sources, made.ranges())
     return MadePackage(header, body, entry.graph, function)

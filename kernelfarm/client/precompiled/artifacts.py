@@ -23,10 +23,14 @@ from kernelfarm.client.pytorch.private import (
 
 
 class SerializableGraph(SerializableCallable):
-    """A compiled graph for `aot_compile`: a function, and the bytes to make it again."""
+    """A compiled graph for `aot_compile`: a function, and the bytes to make it again.
+
+    `contents` are the bytes of its graphs, which is one.
+    """
 
     def __init__(self, content: bytes, function: Callable[..., Any]) -> None:
         self.content = content
+        self.contents = (content,)
         self._function = function
 
     @classmethod
@@ -62,9 +66,17 @@ class WrappedGraph(SerializableCallable):
     """A graph that AOT Autograd stores, with the order in which it takes its arguments.
 
     Its bytes are the order (JSON), a line feed, and what PyTorch makes of its own function.
+    `contents` are the bytes of its graphs in the process that made it: the forward graph, then the
+    backward graph.
     """
 
-    def __init__(self, function: Any, positions: tuple[int, ...] | None) -> None:
+    def __init__(
+        self,
+        function: Any,
+        positions: tuple[int, ...] | None,
+        contents: tuple[bytes, ...] = (),
+    ) -> None:
+        self.contents = contents
         self.stored = BundledAOTAutogradSerializableCallable(function)
         self.positions = positions
         self._function = called_in_order(function, positions)

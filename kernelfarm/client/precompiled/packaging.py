@@ -58,6 +58,7 @@ class Packaging:
         self._device = cache.device.type
         self._noted: dict[fx.GraphModule, TraceEntry] = {}
         self._reason = "an operator that kernelfarm cannot express"
+        self._contents: list[bytes] = []
 
     def storing_graphs(self) -> AbstractContextManager[None]:
         """AOT Autograd stores the graphs that it traces in this block."""
@@ -84,7 +85,9 @@ class Packaging:
         entry = self._noted.pop(gm, None)
         if entry is None:
             return GraphCode(None, boxed, self._reason)
-        return GraphCode(self._content(entry, static, leaves_autocast=False), boxed)
+        content = self._content(entry, static, leaves_autocast=False)
+        self._contents.append(content)
+        return GraphCode(content, boxed)
 
     def packed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """The compiled graph as PyTorch takes it for its package.
@@ -114,7 +117,7 @@ class Packaging:
             counters.count("precompiled.not_covered")
             raise UnsupportedGraphError(f"kernelfarm cannot precompile a graph with {self._reason}")
         counters.count("precompiled.wrapped")
-        return WrappedGraph(compiled, self._order.positions)
+        return WrappedGraph(compiled, self._order.positions, tuple(self._contents))
 
     def _content(
         self,

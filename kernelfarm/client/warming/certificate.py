@@ -207,8 +207,12 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
     missing = len(certificate.missing())
     programs = sum(entry.is_present for entry in certificate.entries)
     traces = sum(entry.trace.state == "present" for entry in certificate.entries)
+    packages = sum(
+        entry.package is not None and entry.package.state == "present"
+        for entry in certificate.entries
+    )
     kernels = {kernel for entry in certificate.entries for kernel in entry.kernels}
     yield (
         f"{programs} of {len(certificate.entries)} programs present, {len(kernels)} distinct"
-        f" kernels, {traces} traces; {missing} missing"
+        f" kernels, {traces} traces, {packages} packages; {missing} missing"
     )

@@ -22,6 +22,7 @@ def program(number: int = 0) -> BundledProgram:
         models=("bert", "albert"),
         signed=b"signed %d" % number,
         traces=(b"trace %d" % number,),
+        packages=(b"package %d" % number,),
         blobs={hashlib.sha256(blob).digest(): blob for blob in blobs},
     )
 
@@ -45,6 +46,7 @@ def test_a_bundle_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
             assert stored.annotations["dev.kernelfarm.models"] == "albert bert"
             assert stored.signed() == expected.signed
             assert list(stored.traces()) == list(expected.traces)
+            assert list(stored.packages()) == list(expected.packages)
             for sha256, content in expected.blobs.items():
                 assert stored.blob(sha256) == content
 
@@ -66,7 +68,7 @@ def test_a_bundle_is_an_oci_image_layout(tmp_path: Path) -> None:
     manifest = json.loads(content_of(root, described))
     assert manifest["mediaType"] == described["mediaType"]
     assert content_of(root, manifest["config"]) == b"signed 0"
-    assert len(manifest["layers"]) == 4
+    assert len(manifest["layers"]) == 5
     for layer in manifest["layers"]:
         assert len(content_of(root, layer)) == layer["size"]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
 
 import pytest
 import torch
@@ -252,3 +255,30 @@ def test_without_a_farm_the_package_on_disk_is_used(fleet: Fleet) -> None:
     seen = call_model(fleet)
     assert (seen["packages.disk.hits"], traced_frames()) == (1, 0)
     fleet.meddling.start()
+
+
+def test_no_garbage_is_collected_while_a_package_is_loaded(fleet: Fleet) -> None:
+    machine(fleet, publishes=True)
+    call_model(fleet)
+    machine(fleet)
+    collected: list[bool] = []
+
+    def note(_phase: str, _info: dict[str, int]) -> None:
+        frame: FrameType | None = sys._getframe()
+        names = set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        collected.append("load_package" in names)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(note)
+    gc.set_threshold(50)
+    try:
+        seen = call_model(fleet)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert seen["packages.loaded"] == 1
+    assert collected and not any(collected)
+    assert gc.isenabled()
