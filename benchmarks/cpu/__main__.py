@@ -13,6 +13,7 @@ Usage: python -m benchmarks.cpu [--target T] [--threads N] [--only NAME ...] [--
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import warnings
 from collections.abc import Callable
@@ -39,24 +40,36 @@ ROUNDS = 9
 _CALLS_MS = 20
 """Milliseconds that a round of one arm takes about."""
 _AVX2_BITS = 256
+# Source: glibc, malloc.h.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 def main() -> None:
     """Prints one line for each program, and the geometric means."""
     options = _options()
     warnings.simplefilter("ignore")
+    _keep_memory()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    vector_bits = {"cpp.simdlen": _AVX2_BITS} if options.target.endswith("v3") else {}
+    inductor: dict[str, int] = {"compile_threads": 1}  # others run while programs are measured
+    if options.target.endswith("v3"):
+        inductor["cpp.simdlen"] = _AVX2_BITS
     print(machine(), torch.__version__, options.target, f"{options.threads} threads")
     print(f"{'program':<22}{'ours us':>9}  eager/ours  Inductor/ours  error ratio  launches")
     ratios: list[tuple[float, ...]] = []
     for name in options.only:
-        with torch._inductor.config.patch(vector_bits):
+        with torch._inductor.config.patch(inductor):
             ratios.append(_measured(name, PROGRAMS[name], options))
     means = [statistics.geometric_mean(column) for column in zip(*ratios, strict=True)]
     print("geometric means:", " ".join(f"{mean:.2f}" for mean in means))
+
+
+def _keep_memory() -> None:
+    """Lets malloc keep freed memory: else pages of large results are mapped anew at each call."""
+    process = ctypes.CDLL(None)
+    for option in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
+        process.mallopt(option, 1 << 30)
 
 
 def _options() -> argparse.Namespace:
