@@ -88,9 +88,10 @@ def _options() -> argparse.Namespace:
 def _measured(name: str, program: Program, options: argparse.Namespace) -> tuple[float, ...]:
     """Prints and returns the times of the peers as multiples of ours."""
     operands = program.operands(getattr(torch, options.dtype))
-    counts, graphs = Counts(), []
+    counts = Counts()
+    graphs: list[CapturedGraph] = []
     torch._dynamo.reset()
-    arms = {
+    arms: dict[str, Call] = {
         "ours": _call(program, operands, _backend(options.target, counts, graphs)),
         "eager": lambda: program.function(*operands),
     }
