@@ -73,7 +73,15 @@ def code_target(target: TargetFacts) -> CodeTarget:
     llvm = target.section(LlvmFacts)
     layout = str(_machine(llvm.triple, llvm.cpu, llvm.features).target_data)
     vector_bits = target.section(ProcessorFacts).vector_bytes * 8
-    return CodeTarget(llvm.triple, layout, llvm.cpu, llvm.features, vector_bits, target.memory)
+    return CodeTarget(
+        llvm.triple,
+        layout,
+        llvm.cpu,
+        llvm.features,
+        vector_bits,
+        target.memory,
+        scales_by_powers=llvm.scales_by_powers,
+    )
 
 
 def has_assembler(triple: str) -> bool:

@@ -177,11 +177,15 @@ class TritonFacts:
 
 @dataclass(frozen=True, slots=True)
 class LlvmFacts:
-    """A processor as LLVM names it."""
+    """A processor as LLVM names it.
+
+    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two.
+    """
 
     triple: str
     cpu: str
     features: str
+    scales_by_powers: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,7 @@ class CodeTarget:
     features: str
     vector_bits: int
     memory: MemoryFacts
+    scales_by_powers: bool
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -70,7 +71,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     _check(kernel)
     module = ModuleText(_header(kernel, target))
     plan = schedule(kernel, target.memory)
-    _write_range(module, kernel, plan)
+    _write_range(module, kernel, plan, target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
     else:
@@ -125,7 +126,7 @@ def _range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
     return arguments + [(f"i64 %{size.name}", f"%{size.name}") for size in kernel.sizes]
 
 
-def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
+def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule, target: CodeTarget) -> None:
     arguments = ", ".join(text for text, _ in _range_arguments(kernel))
     separator = ", " if arguments else ""
     fn = FunctionText(
@@ -147,7 +148,7 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
         kernel=kernel,
         schedule=plan,
         fn=fn,
-        library=MathLibrary(module, MATH_FUNCTIONS),
+        library=MathLibrary(module, MATH_FUNCTIONS, scales_by_powers=target.scales_by_powers),
         index=index,
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,

@@ -19,6 +19,7 @@ from codegen_svc.emitters.llvm.accumulate import (
 )
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.guided import PartialResult
+from codegen_svc.emitters.llvm.lane_ranges import lane_ranges, usual_conditions
 from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm.schedule import (
     SUM_OF_LANES_BLOCK,
@@ -27,7 +28,7 @@ from codegen_svc.emitters.llvm.schedule import (
     Phase,
     value_dtype,
 )
-from codegen_svc.emitters.llvm.text import DOUBLE, I64, FunctionText, Value, floating, integer
+from codegen_svc.emitters.llvm.text import DOUBLE, I1, I64, FunctionText, Value, floating, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
 from kernelfarm.dtypes import DType
@@ -75,6 +76,9 @@ class LaneWriter:
         # Accumulators of the present block of a long sum, while its points are added.
         self._partial: dict[str, Value] = {}
         self._first = self._width = ZERO_I64
+        kernel = context.kernel
+        self._ranges = lane_ranges(kernel, lane)
+        self._usual = usual_conditions(kernel, lane, len(self._ranges))
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(
             self._read_reduction, self._step_scan, lambda n, value, scope: None
@@ -107,9 +111,7 @@ class LaneWriter:
         for phase in schedule.phases:
             self._write_phase(phase, scope)
         if schedule.final_stores:
-            self._over_lanes(
-                scope, lambda inner: self._writer.store_all(schedule.final_stores, inner)
-            )
+            self._write_versions(scope)
 
     def close(self) -> None:
         """Ends the writing of units; it has no memory to free."""
@@ -126,14 +128,68 @@ class LaneWriter:
         left = fn.op("sub nsw", extent, self._first, wish=f"{lane.name}.left")
         self._width = fn.intrinsic("smin", left, self._width, wish=f"{lane.name}.width")
 
-    def _over_lanes(self, scope: Scope, body: LaneBody) -> None:
+    def _write_versions(self, scope: Scope) -> None:
+        """Writes the loops of the last stores: for rows on which no condition matters, and others.
+
+        Such rows lie inside an image whose windows have padding.
+        """
+        fn = self._fn
+        if not self._usual:
+            self._over_ranges(scope)
+            return
+        names = {part: fn.name(f"rows.{part}") for part in ("usual", "other", "end")}
+        is_usual = self._writer.value(self._usual[0], scope)
+        for number in self._usual[1:]:
+            is_usual = fn.op("and", is_usual, self._writer.value(number, scope), wish="is_usual")
+        fn.branch_if(is_usual, names["usual"], names["other"])
+        fn.start_block(names["usual"])
+        usual = scope.inner()
+        usual.values.update((number, integer(1, I1)) for number in self._usual)
+        self._over_ranges(usual)
+        fn.branch(names["end"])
+        fn.start_block(names["other"])
+        self._over_ranges(scope.inner())
+        fn.branch(names["end"])
+        fn.start_block(names["end"])
+
+    def _over_ranges(self, scope: Scope) -> None:
+        """Writes the last stores in one loop for each range of lanes with known comparisons."""
+        stores = self._context.schedule.final_stores
+
+        def store(inner: Scope) -> None:
+            self._writer.store_all(stores, inner)
+
+        if not self._ranges:
+            self._over_lanes(scope, store)
+            return
+        for each in self._ranges:
+            inside = scope.inner()
+            inside.values.update((n, integer(int(holds), I1)) for n, holds in each.known)
+            self._over_lanes(inside, store, (each.first, each.last))
+
+    def _over_lanes(
+        self, scope: Scope, body: LaneBody, bounds: tuple[int, int] | None = None
+    ) -> None:
+        """Writes a loop over the block's lanes; `bounds` are the first lane and the end of some."""
         fn, lane = self._fn, self._lane
 
         def point(i: Value) -> None:
             at = fn.op("add nsw", self._first, i, wish=f"{lane.name}.at")
             body(scope.inner(**{lane.name: at, LANE: i}))
 
-        write_loop(fn, lane.name, (ZERO_I64, self._width), point, is_inner=True)
+        lower, upper = ZERO_I64, self._width
+        if bounds is not None:
+            lower, upper = (self._in_block(bound) for bound in bounds)
+        write_loop(fn, lane.name, (lower, upper), point, is_inner=True)
+
+    def _in_block(self, at: int) -> Value:
+        """A lane's position in the block, or the end of the block that is nearer to it."""
+        fn, extent = self._fn, self._lane.extent
+        if extent.is_constant and extent.constant == self._context.schedule.lane_block:
+            return integer(at, I64)
+        offset = fn.op("sub nsw", integer(at, I64), self._first, wish=f"{self._lane.name}.from")
+        inside = fn.intrinsic("smax", offset, ZERO_I64)
+        return fn.intrinsic("smin", inside, self._width)
 
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
         size = self._context.schedule.lane_block

@@ -75,6 +75,23 @@ def test_a_small_sum_with_a_transposed_operand_is_tiled_on_a_processor() -> None
     assert ordered(transposing_add(384, 196), "cpu:x86-64-v4")[1] is BlockForm.TILE
 
 
+@pytest.mark.parametrize("chip", CHIPS)
+def test_a_broadcast_row_needs_no_tiles(chip: str) -> None:
+    kernel = parse_kernel("""\
+kernel add_bias
+param in in0: f32[1572864]
+param in in1: f32[3072]
+param out out0: f32[1572864]
+for d0 in 512
+for d1 in 3072
+  %0: f32 = load in0[3072*d0 + d1]
+  %1: f32 = load in1[d1]
+  %2: f32 = add %0, %1
+  store out0[3072*d0 + d1] = %2
+""")
+    assert ordered(kernel, chip) == (["d0", "d1"], BlockForm.FLAT)
+
+
 def test_three_interleaved_arrays_need_no_tiles_on_a_processor() -> None:
     kernel = parse_kernel("""\
 kernel interleave

@@ -12,14 +12,23 @@ from codegen_svc.emitters.llvm.text import Value
 
 
 def erf_f32(m: Math, x: Value) -> Value:
-    """erf of an f32: a polynomial near zero, 1 - exp(-x p(x)) elsewhere."""
+    """erf of an f32: a polynomial below 1, 1 - 2^(-x p(x)) elsewhere.
+
+    The power's exponent is between -28 and -2, so it is added to the polynomial's own. NaN takes
+    the first branch, which keeps it.
+    """
     a = m.abs(x)
     # The first coefficient less 1, because the 1 is added exactly.
     rest = (fitted.ERF_F32[0] - 1.0, *fitted.ERF_F32[1:])
     near = m.fma(a, m.polynomial(rest, m.mul(a, a)), a)
-    t = m.at_most(a, 4.0)
-    far = m.sub(1.0, m.call("exp", m.neg(m.mul(t, m.polynomial(fitted.ERF_TAIL_F32, t)))))
-    return m.copysign(m.select(m.test("olt", a, 0.92), near, far), x)
+    t = m.at_most(a, 3.95)
+    exponent = m.mul(t, m.polynomial(fitted.ERF_TAIL_F32, t))
+    shifted = m.add(exponent, m.format.round_shift)
+    r = m.sub(exponent, m.sub(shifted, m.format.round_shift))
+    steps = m.int_op("shl", m.as_bits(shifted), m.format.mantissa_bits)
+    power = m.as_bits(m.polynomial(fitted.EXP2_F32, r))
+    far = m.sub(1.0, m.from_bits(m.fn.op("add", power, steps)))
+    return m.copysign(m.select(m.test("ult", a, 1.0), near, far), x)
 
 
 def _erfc_of_magnitude(m: Math, a: Value) -> Value:

@@ -1,8 +1,8 @@
 """exp, log, pow and the functions that are computed from them.
 
-`exp`: x = n ln2 + r with |r| <= ln2/2, a polynomial for exp(r), and two multiplications by powers
-of two, so that denormal results and overflow are correct. `log`: x = m 2^e with m near 1 and
-log(m) = 2 atanh((m-1)/(m+1)), summed as in fdlibm's e_log.c.
+`exp`: x = n ln2 + r with |r| <= ln2/2, a polynomial for exp(r), and a scaling by 2^n that is also
+correct for denormal results and overflow: one instruction, or two multiplications. `log`: x = m 2^e
+with m near 1 and log(m) = 2 atanh((m-1)/(m+1)), summed as in fdlibm's e_log.c.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from codegen_svc.emitters.llvm.math_functions import coefficients as fitted
 from codegen_svc.emitters.llvm.math_functions.library import Math, MathFunction
-from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, Value
+from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, I32, Value, mangled
 
 INF: Final = math.inf
 NAN: Final = math.nan
@@ -34,7 +34,11 @@ def _power_of_two(m: Math, n: Value) -> Value:
 
 
 def _scale(m: Math, value: Value, n: Value) -> Value:
-    """value * 2^n in two steps, so that both factors are normal numbers of the format."""
+    """value * 2^n; without an instruction, in two steps, so that both factors are normal."""
+    if m.scales_by_powers:
+        return m.fn.call_external(
+            f"llvm.ldexp.{mangled(m.type)}.i32", m.type, value, m.fn.cast("trunc", n, I32)
+        )
     first = m.int_op("ashr", n, 1)
     second = m.int_op("sub", n, first)
     return m.mul(m.mul(value, _power_of_two(m, first)), _power_of_two(m, second))

@@ -66,6 +66,11 @@ class Math:
         """A constant of the integer type of this width."""
         return integer(value, self.bits)
 
+    @property
+    def scales_by_powers(self) -> bool:
+        """True if one instruction multiplies by a power of two."""
+        return self._library.scales_by_powers
+
     def add(self, a: Value, b: Value | float) -> Value:
         """a + b"""
         return self.fn.op("fadd", a, self._lift(b))
@@ -186,9 +191,19 @@ class MathFunction:
 
 
 class MathLibrary:
-    """The functions that one module uses; each is defined at its first use."""
+    """The functions that one module uses; each is defined at its first use.
 
-    def __init__(self, module: ModuleText, functions: dict[str, MathFunction]) -> None:
+    `scales_by_powers` says that the processor multiplies vectors by powers of two.
+    """
+
+    def __init__(
+        self,
+        module: ModuleText,
+        functions: dict[str, MathFunction],
+        *,
+        scales_by_powers: bool = False,
+    ) -> None:
+        self.scales_by_powers = scales_by_powers
         self._module = module
         self._functions = functions
         self._defined: set[str] = set()

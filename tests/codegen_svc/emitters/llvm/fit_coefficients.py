@@ -78,13 +78,14 @@ def scaled_erfc(t: Any) -> Any:
     return (1 + 2 * x) * mp.exp(x * x) * mp.erfc(x)
 
 
-def minus_log_erfc(x: Any) -> Any:
-    return -mp.log(mp.erfc(x)) / x
+def log2_erfc(x: Any) -> Any:
+    return mp.log(mp.erfc(x), 2) / x
 
 
 TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
     ("EXP_F32", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 5),
     ("EXP_F64", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 10),
+    ("EXP2_F32", "2^r, |r| <= 1/2", lambda r: mp.mpf(2) ** r, "-0.501", "0.501", 5),
     ("LOG_F32", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 3),
     ("LOG_F64", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 7),
     ("SIN_F32", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 4),
@@ -93,9 +94,9 @@ TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
     ("COS_F64", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 7),
     ("ATAN_F64", "(atan(x) - x) / x^3 in z = x^2", atan_tail, mp.mpf("1e-30"), ATAN_Z, 13),
     ("ASIN_F64", "(asin(x) - x) / x^3 in z = x^2", asin_tail, mp.mpf("1e-30"), "0.2501", 13),
-    ("ERF_F32", "erf(x) / x in z = x^2, x < 0.93", erf_ratio, mp.mpf("1e-30"), "0.865", 7),
+    ("ERF_F32", "erf(x) / x in z = x^2, x < 1", erf_ratio, mp.mpf("1e-30"), "1.001", 6),
     ("ERF_F64", "erf(x) / x in z = x^2, x < 1", erf_ratio, mp.mpf("1e-30"), "1.001", 14),
-    ("ERF_TAIL_F32", "-log(erfc(x)) / x, 0.92 < x < 4", minus_log_erfc, "0.91", "4.01", 8),
+    ("ERF_TAIL_F32", "log2(erfc(x)) / x, 1 <= x < 3.95", log2_erfc, "0.99", "3.96", 6),
     (
         "ERFC_F64",
         "(1 + 2x) exp(x^2) erfc(x) in t = (x-4)/(x+4), 0 <= x < 28",

@@ -1,0 +1,95 @@
+"""Ranges of lanes in which comparisons of an index have one value, and conditions of most rows.
+
+Windows with padding and concatenations compare their axes with constants. Within a range of lanes
+the result of such a comparison is known, so the loop over the range has no masks for it. Conditions
+on the other axes that hold in the middle of an image select a version of the loops without them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.loop_ir import Axis, Compute, IndexValue, Kernel, Literal
+
+MAX_RANGES: Final = 8
+# Statements that all ranges and versions may have together: each takes LLVM about 0.1 ms.
+MAX_COPIED_STATEMENTS: Final = 2500
+# By operation: whether it holds below its limit, and how far the limit lies above the operand.
+_COMPARISONS: Final = {"lt": (True, 0), "le": (True, 1), "ge": (False, 0), "gt": (False, 1)}
+
+
+@dataclass(frozen=True, slots=True)
+class LaneRange:
+    """The lanes from `first` to `last` (excluded), and the comparisons that are known there."""
+
+    first: int
+    last: int
+    known: tuple[tuple[int, bool], ...]
+
+
+def lane_ranges(kernel: Kernel, lane: Axis) -> tuple[LaneRange, ...]:
+    """The ranges in order; none if no comparison divides the lanes, or there were too many."""
+    if not lane.extent.is_constant:
+        return ()
+    extent = lane.extent.constant
+    limits = _limits(kernel, lane.name)
+    borders = sorted({0, extent, *(limit for limit, _ in limits.values() if 0 < limit < extent)})
+    count = len(borders) - 1
+    if not limits or count > MAX_RANGES or count * len(kernel.body) > MAX_COPIED_STATEMENTS:
+        return ()
+    return tuple(
+        LaneRange(
+            first,
+            last,
+            tuple((n, (first < limit) == is_below) for n, (limit, is_below) in limits.items()),
+        )
+        for first, last in pairwise(borders)
+    )
+
+
+def usual_conditions(kernel: Kernel, lane: Axis, copies: int) -> tuple[int, ...]:
+    """The comparisons of other axes, if all hold in the middle; `copies` has the lanes' ranges."""
+    rows = [axis for axis in kernel.outer if axis.name != lane.name and axis.extent.is_constant]
+    found: list[int] = []
+    for axis in rows:
+        middle = axis.extent.constant // 2
+        for number, (limit, is_below) in _limits(kernel, axis.name).items():
+            if (middle < limit) != is_below:
+                return ()
+            if not _always(axis.extent.constant, limit, is_below=is_below):
+                found.append(number)
+    is_small = 2 * max(copies, 1) * len(kernel.body) <= MAX_COPIED_STATEMENTS
+    return tuple(sorted(found)) if is_small and len(found) > 1 else ()
+
+
+def _always(extent: int, limit: int, *, is_below: bool) -> bool:
+    return limit >= extent if is_below else limit <= 0
+
+
+def _limits(kernel: Kernel, axis: str) -> dict[int, tuple[int, bool]]:
+    """By comparison of the axis with a constant: the limit, and whether it holds below it."""
+    found = {}
+    for number, statement in enumerate(kernel.body):
+        if not isinstance(statement, Compute) or statement.op not in _COMPARISONS:
+            continue
+        index, bound = (_integer(kernel, operand) for operand in statement.operands)
+        if index is None or bound is None or not bound.is_constant:
+            continue
+        offset = index - symbol(axis)
+        if offset.is_constant:
+            is_below, above = _COMPARISONS[statement.op]
+            found[number] = bound.constant - offset.constant + above, is_below
+    return found
+
+
+def _integer(kernel: Kernel, number: int) -> Expr | None:
+    """An index or a constant as an expression."""
+    match kernel.body[number]:
+        case IndexValue(expr=expr):
+            return expr
+        case Literal(value=int() as value):
+            return as_expr(value)
+    return None

@@ -1,0 +1,126 @@
+"""Comparisons of the axes with constants divide the loops, with the same results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from codegen_svc.emitters.llvm.lane_ranges import MAX_RANGES, lane_ranges, usual_conditions
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel
+from tests.support.compiled_kernels import both
+
+pytestmark = pytest.mark.usefixtures("each_cpu_target")
+
+
+def window(rows: int = 6, columns: int = 21) -> Kernel:
+    """The sum of an element, the next row's and the previous column's; those outside are 7."""
+    elems = rows * columns
+    return parse_kernel(f"""\
+kernel window
+param in in0: f32[{elems}]
+param out out0: f32[{elems}]
+for d0 in {rows}
+for d1 in {columns}
+  %0: f32 = 7.0
+  %1: i64 = index d0 + 1
+  %2: i64 = {rows}
+  %3: bool = lt %1, %2
+  %4: f32 = load in0[{columns}*d0 + d1 + {columns}] if %3 else %0
+  %5: i64 = index d1
+  %6: i64 = 1
+  %7: bool = ge %5, %6
+  %8: f32 = load in0[{columns}*d0 + d1 - 1] if %7 else %0
+  %9: i64 = index d0
+  %10: bool = ge %9, %6
+  %11: f32 = load in0[{columns}*d0 + d1 - {columns}] if %10 else %0
+  %12: f32 = load in0[{columns}*d0 + d1]
+  %13: f32 = add %4, %8
+  %14: f32 = add %12, %13
+  %15: f32 = add %11, %14
+  store out0[{columns}*d0 + d1] = %15
+""")
+
+
+def concatenation(first: int, second: int, rows: int = 3) -> Kernel:
+    """Rows of one buffer beside those of another."""
+    width = first + second
+    return parse_kernel(f"""\
+kernel concatenation
+param in in0: f32[{rows * first}]
+param in in1: f32[{rows * second}]
+param out out0: f32[{rows * width}]
+for d0 in {rows}
+for d1 in {width}
+  %0: i64 = index d1
+  %1: i64 = {first}
+  %2: bool = lt %0, %1
+  %3: bool = gt %1, %0
+  %4: f32 = 0.0
+  %5: f32 = load in0[{first}*d0 + d1] if %2 else %4
+  %6: bool = ge %0, %1
+  %7: f32 = load in1[{second}*d0 + d1 - {first}] if %6 else %4
+  %8: f32 = where %2, %5, %7
+  store out0[{width}*d0 + d1] = %8
+""")
+
+
+def random_buffers(kernel: Kernel) -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return {
+        p.name: generator.standard_normal(p.size_elems.constant).astype(np.float32)
+        for p in kernel.params
+    }
+
+
+def borders(kernel: Kernel) -> list[tuple[int, int]]:
+    return [(each.first, each.last) for each in lane_ranges(kernel, kernel.outer[-1])]
+
+
+def test_a_comparison_is_known_in_each_range() -> None:
+    ranges = lane_ranges(window(), window().outer[-1])
+    assert [(r.first, r.last, r.known) for r in ranges] == [
+        (0, 1, ((7, False),)),
+        (1, 21, ((7, True),)),
+    ]
+
+
+def test_the_conditions_of_inner_rows_select_a_version() -> None:
+    assert usual_conditions(window(), window().outer[-1], 2) == (3, 10)
+
+
+def test_one_condition_on_rows_is_not_worth_a_version() -> None:
+    assert usual_conditions(concatenation(5, 4), concatenation(5, 4).outer[-1], 2) == ()
+
+
+def test_a_concatenation_has_a_range_for_each_operand() -> None:
+    assert borders(concatenation(5, 4)) == [(0, 5), (5, 9)]
+
+
+def test_many_ranges_stay_one_loop_with_masks() -> None:
+    count = MAX_RANGES + 1
+    lines = [
+        f"  %{2 * n + 1}: i64 = {n + 1}\n  %{2 * n + 2}: bool = lt %0, %{2 * n + 1}"
+        for n in range(count)
+    ]
+    last = 2 * count + 1
+    kernel = parse_kernel(
+        "kernel steps\nparam out out0: f32[64]\nfor d0 in 64\n  %0: i64 = index d0\n"
+        + "\n".join(lines)
+        + f"\n  %{last}: f32 = convert %{last - 1}\n  store out0[d0] = %{last}\n"
+    )
+    assert borders(kernel) == []
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(6, 21), (1, 1), (2, 2), (3, 70), (2, 9001)])
+def test_a_window_with_padding_is_computed_as_interpreted(rows: int, columns: int) -> None:
+    kernel = window(rows, columns)
+    both(kernel, random_buffers(kernel), {})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(5, 4), (1, 64), (4096, 4097), (9000, 1), (100, 9000)]
+)
+def test_a_concatenation_is_computed_as_interpreted(first: int, second: int) -> None:
+    kernel = concatenation(first, second)
+    both(kernel, random_buffers(kernel), {})
