@@ -1,0 +1,96 @@
+"""Tiles of products of matrices: sizes by rule, within the chip's shared memory and registers.
+
+With few rows, memory's bandwidth decides: tiles are narrow enough that every multiprocessor has
+one, and long along the sums, so that many bytes are on their way. With many rows, the instructions
+for matrices decide: tiles are large, so that each loaded element takes part in many products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from kernelfarm.ir.contractions import Contraction
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import GpuFacts, TargetFacts
+
+_FACTOR_BYTES = 2
+_MIN_SIDE = 16
+"""The fewest rows or columns of a tile: matrix instructions have as many."""
+_FEW_ROWS = 64
+_FEW_ROW_COLUMNS = 64
+_FEW_ROW_POINTS = 128
+_SIDE = 128
+_POINTS = 64
+_STAGES = 4
+_MIN_POINTS = 16
+# Judgement: half of the registers of a thread hold sums.
+_ACCUMULATED_SHARE = 2
+_USUAL_PROGRAMS = 108
+
+
+def product_tiling(
+    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int, level: int = 0
+) -> Tiling | None:
+    """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
+    fitting = (
+        tiling
+        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits))
+        if _fits(found, tiling, target)
+    )
+    return next((t for number, t in enumerate(fitting) if number == level), None)
+
+
+def shared_bytes(found: Contraction, tiling: Tiling) -> int:
+    """The shared memory that the blocks of all factors take, for all stages of the loop."""
+    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
+    points = len(left) * tiling.xblock + len(right) * tiling.rblock
+    return tiling.num_stages * points * tiling.kblock * _FACTOR_BYTES
+
+
+def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
+    rows, columns = static_numel(found.rows), static_numel(found.columns)
+    summed = static_numel(kernel.reduction)
+    is_few = rows is not None and rows <= _FEW_ROWS
+    xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
+    rblock = _side(columns, _FEW_ROW_COLUMNS if is_few else _SIDE)
+    programs = target.memory.saturating_programs or _USUAL_PROGRAMS
+    while is_few and columns is not None and rblock > _MIN_SIDE and columns // rblock < programs:
+        rblock //= 2
+    kblock = _FEW_ROW_POINTS if is_few else _POINTS
+    if summed is not None:
+        kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
+    warps = 4 if xblock * rblock <= 64 * 128 else 8
+    return Tiling(
+        xblock, xblock, rblock, False, index_bits, warps, num_stages=_STAGES, kblock=kblock
+    )
+
+
+def _side(points: int | None, most: int) -> int:
+    return most if points is None else max(_MIN_SIDE, min(most, next_power_of_2(points)))
+
+
+def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
+    gpu = target.section(GpuFacts)
+    threads = tiling.num_warps * gpu.warp_size
+    held = len(found.sums) * tiling.xblock * tiling.rblock
+    return (
+        shared_bytes(found, tiling) <= gpu.max_shared_bytes
+        and held * _ACCUMULATED_SHARE <= threads * gpu.max_registers
+    )
+
+
+def _smaller_and_smaller(tiling: Tiling) -> Iterator[Tiling]:
+    """A tiling, then the same with fewer stages, then smaller ones, each with fewer stages too."""
+    while True:
+        for stages in range(tiling.num_stages, 1, -1):
+            yield replace(tiling, num_stages=stages)
+        if tiling.rblock > _MIN_SIDE and tiling.rblock >= tiling.xblock:
+            tiling = replace(tiling, rblock=tiling.rblock // 2)
+        elif tiling.xblock > _MIN_SIDE:
+            tiling = replace(tiling, xblock=tiling.xblock // 2, xsub=tiling.xblock // 2)
+        elif tiling.kblock > _MIN_POINTS:
+            tiling = replace(tiling, kblock=tiling.kblock // 2)
+        else:
+            return
