@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import ml_dtypes
@@ -154,6 +155,23 @@ def test_what_follows_products_in_tiles_is_fused_with_them() -> None:
     products = [find_contraction(kernel) for kernel in program.kernels]
     assert [len(found.sums) if found else 0 for found in products] == [0, 2, 1]
     assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
+
+
+def test_a_sum_of_another_kind_does_not_enter_the_tiles_of_a_product() -> None:
+    """Both are small, independent, and sum 64 elements for each of 16 x 96 results."""
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, other: torch.Tensor) -> Sequence[torch.Tensor]:
+        return functional.linear(x, weight), other.exp().sum(-1)
+
+    args = [torch.randn(shape).bfloat16() for shape in ((16, 64), (96, 64), (16, 96, 64))]
+    graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    result = optimize(graph, in_tiles(16))
+    products = [find_contraction(kernel) is not None for kernel in result.program.kernels]
+    assert sorted(products) == [False, True]
+    assert (
+        "one is a product in tiles, and the other would not fit its tiles"
+        in dict(result.stages)["report"]
+    )
 
 
 @pytest.mark.parametrize("rows", [2, 16])
