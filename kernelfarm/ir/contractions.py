@@ -95,19 +95,6 @@ def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductS
     return tuple(found)
 
 
-def multiplies_vector(kernel: Kernel) -> bool:
-    """True if all reductions are products of rows of matrices by one vector of 16-bit elements."""
-    axes_of = statement_axes(kernel)
-    reduced = frozenset(axis.name for axis in kernel.reduction)
-    reduces = [statement for statement in kernel.body if isinstance(statement, Reduce)]
-    if not reduces or not all(map(_is_usual, kernel.body)):
-        return False
-    if any(isinstance(s, Store) and axes_of[n] & reduced for n, s in enumerate(kernel.body)):
-        return False
-    found = [_factors(kernel, statement) for statement in reduces]
-    return all(factors and any(axes_of[f] == reduced for f in factors) for factors in found)
-
-
 def statement_axes(kernel: Kernel) -> tuple[frozenset[str], ...]:
     """The axes over which each statement of a kernel varies, indirect indices followed."""
     outer = frozenset(axis.name for axis in kernel.outer)

@@ -49,14 +49,14 @@ def test_a_layer_of_few_rows_is_computed_by_kernels_alone(
     assert errors[0] <= 4 * errors[1]
 
 
-@pytest.mark.parametrize(("rows", "form"), [(1, "looped"), (8, "product")])
+@pytest.mark.parametrize(("rows", "form"), [(1, "persistent"), (8, "product")])
 def test_a_layer_of_few_rows_needs_no_library_on_hopper(
     rows: int, form: str, vendor_farm: Farm
 ) -> None:
     """Two kernels: both products, SiLU and multiplication; the third product and the residual."""
     with torch.no_grad(), torch.device("meta"):
-        layer = GatedLayer(4096).bfloat16()
-        graph = traced_one(layer, torch.empty(rows, 4096, dtype=torch.bfloat16)).graph
+        layer = GatedLayer(1024).bfloat16()
+        graph = traced_one(layer, torch.empty(rows, 1024, dtype=torch.bfloat16)).graph
     client = connect(vendor_farm.endpoint, TIMEOUT_S)
     (program,) = client.compile(graph, ["cuda:sm_90a"])
     client.close()

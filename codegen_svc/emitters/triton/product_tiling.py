@@ -20,9 +20,8 @@ _MIN_SIDE = 16
 """The fewest rows or columns of a tile: matrix instructions have as many."""
 _FEW_ROWS = 64
 _SIDE = 128
-# Of 6 to 8 tiles for each of 5 products on an H100, these were the best or within 2% of it, for 16
-# rows and weights of 4,096 to 14,336 columns: 32, 64 and 128 columns, one program for each
-# multiprocessor. With 64 rows, one stage less was better.
+# On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
+# computed fastest in tiles of 16 columns by two warps, two sums in tiles of 32 by four.
 _FEW_ROW_POINTS = 128
 _NARROW_TILE_COLUMNS = 32
 _NARROW_TILE_POINTS = 256
@@ -63,12 +62,15 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
         # As wide as it can be with a program for each multiprocessor in one wave.
         wave = None if columns is None else next_power_of_2(-(-columns // programs))
         rblock = _side(wave, _SIDE)
+        if xblock <= _MIN_SIDE:
+            rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
         kblock = _NARROW_TILE_POINTS if rblock <= _NARROW_TILE_COLUMNS else _FEW_ROW_POINTS
         stages = _STAGES if xblock <= _MIN_SIDE else _STAGES - 1
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
     warps = 4 if xblock * rblock <= _FEW_ROWS * _SIDE else 8
+    warps = 2 if is_few and xblock * rblock <= _MIN_SIDE**2 else warps
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, ceil_div
-from kernelfarm.ir.contractions import find_contraction, multiplies_vector
+from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import (
     Axis,
     Kernel,
@@ -43,9 +43,6 @@ _SCAN_RBLOCK = 1024
 _MAX_HELD_SCAN = 4096
 # If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
-# On an H100, for bf16 weights of 4,096 x 4,096, 14,336 x 4,096 and 4,096 x 14,336: the fastest of 7
-# forms of blocks, 0.80 to 0.93 of the library's time.
-_VECTOR_PRODUCT_RBLOCK = 2048
 _COLUMN_XBLOCK = 64
 # 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
@@ -175,8 +172,6 @@ def _reduction(
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
     if reads_columns(kernel, target.memory):
         return _column_tiling(rows, width, gpu, index_bits)
-    if width is not None and width > _VECTOR_PRODUCT_RBLOCK and multiplies_vector(kernel):
-        return Tiling(1, 1, _VECTOR_PRODUCT_RBLOCK, False, index_bits, 4, 2)
     widest = width if width is not None else width_limit
     most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelfarm.ir.contractions import find_contraction, multiplies_vector, statement_axes
+from kernelfarm.ir.contractions import find_contraction, statement_axes
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from tests.support.loop_kernels import emitter_shapes
@@ -69,23 +69,3 @@ def test_what_is_no_product_of_rows_and_columns_is_not_taken_for_one(old: str, n
 @pytest.mark.parametrize("name", list(emitter_shapes.ALL))
 def test_kernels_of_other_kinds_are_no_products(name: str) -> None:
     assert find_contraction(emitter_shapes.ALL[name]) is None
-
-
-ONE_ROW = (
-    ("for d0 in 1\nfor d1 in 16", "for d1 in 16"),
-    ("load in0[32*d0 + r0]", "load in0[r0]"),
-    ("store out0[16*d0 + d1]", "store out0[d1]"),
-)
-
-
-def test_one_row_makes_a_product_of_a_matrix_and_a_vector() -> None:
-    kernel = changed(linear(1, 16, 32), *ONE_ROW)
-    assert multiplies_vector(kernel)
-    assert find_contraction(kernel) is None
-    assert not multiplies_vector(linear(8, 16, 32))
-    assert not multiplies_vector(changed(kernel, ("sum %4", "amax %4")))
-
-
-@pytest.mark.parametrize("name", list(emitter_shapes.ALL))
-def test_kernels_of_other_kinds_multiply_no_vector(name: str) -> None:
-    assert not multiplies_vector(emitter_shapes.ALL[name])

@@ -103,16 +103,12 @@ def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: T
         assert level > 3
 
 
-@pytest.mark.parametrize(
-    ("columns", "side", "points"),
-    [(1024, 16, 256), (4096, 32, 256), (6144, 64, 128), (14336, 128, 128)],
-)
-def test_few_rows_have_tiles_for_one_wave_of_programs(columns: int, side: int, points: int) -> None:
-    kernel = linear(8, columns, 4096)
-    tiling = product_tiling(kernel, contraction(kernel), TARGET, 32)
-    assert tiling is not None
-    assert (tiling.xblock, tiling.rblock, tiling.kblock) == (16, side, points)
-    assert program_count(kernel, tiling).as_int() <= (TARGET.memory.saturating_programs or 0)
+def test_few_rows_have_narrow_tiles_that_are_long_along_the_sums() -> None:
+    for kernel, side, warps in ((linear(8, 4096, 4096), 16, 2), (gated(8, 4096, 4096), 32, 4)):
+        tiling = product_tiling(kernel, contraction(kernel), TARGET, 32)
+        assert tiling is not None
+        assert (tiling.xblock, tiling.rblock, tiling.kblock) == (16, side, 256)
+        assert (tiling.num_warps, tiling.num_stages) == (warps, 4)
 
 
 def test_a_kernel_that_is_no_product_has_no_tiles_of_products() -> None:
