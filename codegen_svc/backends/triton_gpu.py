@@ -12,6 +12,7 @@ from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.precision import hides_division_errors
+from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
 from codegen_svc.emitters.triton.tiling import (
@@ -23,6 +24,7 @@ from codegen_svc.emitters.triton.tiling import (
 )
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
@@ -127,7 +129,7 @@ def _best_tiling(
     """
     best: _Attempt | None = None
     for level in range(_MAX_TILINGS):
-        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        tiling = _tiling(kernel, target, variant, level)
         if tiling is None or (variant.width_limit is not None and not tiling.is_persistent):
             break
         attempt = _compile(kernel, target, toolchain, variant, tiling)
@@ -140,9 +142,18 @@ def _best_tiling(
     return best
 
 
+def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: int) -> Tiling | None:
+    """The tiling that is `level` steps smaller than the first one; None if there is none."""
+    product = find_contraction(kernel)
+    if product is not None:
+        return product_tiling(kernel, product, target, variant.index_bits, level)
+    return gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+
+
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
     """True if nothing spills, and two programs fit a multiprocessor or one is meant to fill it."""
-    is_meant = sorts_rows(kernel) or is_long_loop(attempt.tiling)
+    tiling = attempt.tiling
+    is_meant = sorts_rows(kernel) or is_long_loop(tiling) or tiling.kblock > 0
     return not attempt.usage.spills and (is_meant or not _is_alone(attempt, target))
 
 
@@ -155,7 +166,7 @@ def _with_calls(
     """
     warp_size = target.section(GpuFacts).warp_size
     for level in range(_MAX_TILINGS):
-        tiling = gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        tiling = _tiling(kernel, target, variant, level)
         if tiling is None:
             return None
         elements = tiling.xblock * max(tiling.rblock, 1)
@@ -252,11 +263,14 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         ("form", _form(kernel, tiling)),
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
+        *([("kblock_elems", str(tiling.kblock))] if tiling.kblock else []),
     )
     return replace(facts, extras=extras)
 
 
 def _form(kernel: Kernel, tiling: Tiling) -> str:
+    if tiling.kblock:
+        return "product"
     if kernel.reduction:
         return "persistent" if tiling.is_persistent else "looped"
     return "tile" if tiling.is_tile else "pointwise"

@@ -118,11 +118,13 @@ class ProductTimes:
 class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
-    None: the library computes all of them.
+    None: the library computes all of them. `are_tiled`: kernels compute several rows in tiles, by
+    the chip's instructions for matrices.
     """
 
     wide: ProductTimes | None = None
     narrow: ProductTimes | None = None
+    are_tiled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ class Products:
     """The weight (n, k) of each product that kernels compute, by the product's result.
 
     `operands` are the values that these products multiply by their weights. They are stored, as for
-    the library: a sum would compute them again for each row of the weight. `notes` are for the
-    report, one fact a line.
+    the library: a sum would compute them again for each row of the weight. `are_tiled`: a product
+    of several rows is one sum over all of them, whose results the code generator computes in tiles.
+    `notes` are for the report, one fact a line.
     """
 
     weights: Mapping[int, int]
     operands: frozenset[int] = frozenset()
+    are_tiled: bool = False
     notes: tuple[str, ...] = ()
 
 

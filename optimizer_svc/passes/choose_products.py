@@ -56,7 +56,7 @@ def choose_products(graph: Graph, target: TargetFacts) -> Products:
             weights[node.results[0]] = weight
             stored.add(operands(node)[0])
         notes[_note(node, expected)] = None
-    return Products(weights, frozenset(stored), tuple(notes))
+    return Products(weights, frozenset(stored), target.few_rows.are_tiled, tuple(notes))
 
 
 def _weight_of(facts: GraphFacts, node: Node) -> int | None:

@@ -3,8 +3,12 @@
     extern mm(x, permute(w))  ->  cat(sum(x[0] * w; k), sum(x[1] * w; k), ...)
 
 The sums of all rows of x have one domain, so one loop over a row of the weight computes them, and
-the weight is read once. If x has one row, what reads the product is fused with it. Products of 16
-bits are summed in f32 and rounded once, as in the library.
+the weight is read once. If the target computes products in tiles, several rows have one sum:
+
+    extern mm(x, permute(w))  ->  sum(x over (m, -, k) * w over (-, n, k); k)
+
+If x has one row or results are computed in tiles, what reads the product is fused with it. Products
+of 16 bits are summed in f32 and rounded once, as in the library.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ def compute_products(graph: Graph, products: Products) -> Graph:
         weight = products.weights.get(node.results[0]) if node.results else None
         if weight is None:
             writer.nodes.append(node)
+        elif products.are_tiled and node.types[0].shape[0] is not ONE:
+            writer.compute_tiled(node, weight)
         else:
             writer.compute(node, weight)
     return replace(graph, nodes=tuple(writer.nodes))
@@ -51,6 +57,24 @@ class _Writer(PrimsWriter):
             return
         shaped = [self.add(node, "reshape", total, shape=(ONE, n)) for total in totals]
         self.finish(node, "cat", *shaped, dim=0)
+
+    def compute_tiled(self, node: Node, weight: int) -> None:
+        """Appends a product as one sum over rows and columns."""
+        (result,) = node.types
+        n, k = self.types[weight].shape
+        spend(8)
+        terms = [
+            self.add(
+                node,
+                "broadcast_in_dim",
+                self._converted(node, value, DType.F32),
+                shape=(result.shape[0], n, k),
+                dims=dims,
+            )
+            for value, dims in ((operands(node)[0], (0, 2)), (weight, (1, 2)))
+        ]
+        total = self.add(node, "sum", self.add(node, "mul", *terms), dims=(2,))
+        self.finish(node, "convert", total, dtype=result.dtype)
 
     def _row(self, node: Node, x: int, row: int, weight: int) -> int:
         """One row (n) of a product."""

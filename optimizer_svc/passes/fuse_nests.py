@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kernelfarm.ir.algebra.expr import product_of
+from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.loop_ir import Compute, Reduce
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.dependences import Dependences
@@ -19,6 +21,7 @@ from optimizer_svc.ir.fused import Fusion, Refusal
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
+from optimizer_svc.kernels.assemble_kernel import assemble_kernel
 
 MAX_PARAMS = 24
 """The most buffers of one kernel: their pointers take registers, and each launch passes them."""
@@ -125,7 +128,32 @@ class _Fuser:
             return Refused(f"more than {MAX_PARAMS} buffers")
         if _reads_own_slices(schedule, a, b):
             return Refused("what is stored in parts is read when all of them are stored")
-        return merge_groups(self._context, a, b)
+        merged = merge_groups(self._context, a, b)
+        if isinstance(merged, Refused) or not (self._is_product(a) or self._is_product(b)):
+            return merged
+        if not self._is_product(merged):
+            return Refused("one is a product in tiles, and the other would not fit its tiles")
+        return merged
+
+    def _is_product(self, group: Group) -> bool:
+        """True if a code generator would compute the group in tiles of a product."""
+        if not any(_sums_products(member.nest) for member in group.members):
+            return False
+        spend(8 * group.statements)
+        chosen = self.state.chosen
+        stored = [value for value in group.positions if self.state.is_stored(value)]
+        draft = assemble_kernel(group, chosen.storages, stored, chosen.facts.bounds)
+        return find_contraction(draft.kernel) is not None
+
+
+def _sums_products(nest: Nest) -> bool:
+    """True if a nest of two axes and more sums products of two different values."""
+    if not nest.reduction or len(nest.axes) < 2:
+        return False
+    terms = (nest.body[s.operand] for s in nest.body if isinstance(s, Reduce))
+    return any(
+        isinstance(t, Compute) and t.op == "mul" and t.operands[0] != t.operands[1] for t in terms
+    )
 
 
 def _reads_own_slices(state: FusionState, a: Group, b: Group) -> bool:

@@ -9,18 +9,19 @@ from torch import nn
 from kernelfarm.client import torch_backend
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.program_ir import ExternCall, Launch
+from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.traced_graphs import traced_one
 
 
 class GatedLayer(nn.Module):
     """The feed-forward layer of Llama, as wide as its weights have to be."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 1024) -> None:
         super().__init__()
-        self.gate = nn.Linear(1024, 1024, bias=False)
-        self.up = nn.Linear(1024, 1024, bias=False)
-        self.down = nn.Linear(1024, 1024, bias=False)
+        self.gate = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, width, bias=False)
+        self.down = nn.Linear(width, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
@@ -46,3 +47,21 @@ def test_a_layer_of_few_rows_is_computed_by_kernels_alone(
     assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
     errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
     assert errors[0] <= 4 * errors[1]
+
+
+@pytest.mark.parametrize(("rows", "form"), [(1, "persistent"), (8, "product")])
+def test_a_layer_of_few_rows_needs_no_library_on_hopper(
+    rows: int, form: str, vendor_farm: Farm
+) -> None:
+    """Two kernels: both products, SiLU and multiplication; the third product and the residual."""
+    with torch.no_grad(), torch.device("meta"):
+        layer = GatedLayer(1024).bfloat16()
+        graph = traced_one(layer, torch.empty(rows, 1024, dtype=torch.bfloat16)).graph
+    client = connect(vendor_farm.endpoint, TIMEOUT_S)
+    (program,) = client.compile(graph, ["cuda:sm_90a"])
+    client.close()
+    assert [type(step) for step in program.plan.steps] == [Launch, Launch]
+    for variants in program.kernels:
+        for variant in variants:
+            assert dict(variant.launch.extras)["form"] == form
+            assert variant.launch.spills == 0

@@ -92,7 +92,7 @@ def _pointer_text(block: Block, number: int, index: Expr) -> str:
         text = f"tl.full({block.unit_shape}, 0, {kind}) + {text}"
     sizes = [
         size if is_needed else "1"
-        for size, is_needed in zip((block.x_size, "RBLOCK"), needs, strict=True)
+        for size, is_needed in zip((block.x_size, block.r_size), needs, strict=True)
     ]
     return f"tl.broadcast_to({text}, [{', '.join(sizes[: block.rank])}])"
 

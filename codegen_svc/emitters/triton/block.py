@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen_svc.emitters.triton.index import IndexWriter, index_writer
+from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, IndexWriter, index_writer
 from codegen_svc.emitters.triton.names import value_dtype, value_names
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Indirect, Kernel, index_of, operands_of, varying_values
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNames:
+    """Names in the text, for a block's outer points first, then for its reduction points."""
+
+    flats: tuple[str, str] = (X_FLAT, R_FLAT)
+    sizes: tuple[str, str] = ("XBLOCK", "RBLOCK")
+    masks: tuple[str, str] = ("xmask", "rmask")
+
+
+_USUAL_NAMES = BlockNames()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +44,7 @@ class Block:
     varying: frozenset[int]
     x_mask: str
     r_mask: str
+    texts: BlockNames = _USUAL_NAMES
 
     @property
     def rank(self) -> int:
@@ -46,12 +59,18 @@ class Block:
     @property
     def full_shape(self) -> str:
         """The text of the shape of a block over all points held at the same time."""
-        return f"[{self.x_size}, RBLOCK]" if self.rank == 2 else f"[{self.x_size}]"
+        return f"[{self.x_size}, {self.r_size}]" if self.rank == 2 else f"[{self.x_size}]"
 
     @property
     def x_size(self) -> str:
         """The name of the number of outer points held at the same time."""
-        return "XBLOCK_SUB" if self.tiling.xsub != self.tiling.xblock else "XBLOCK"
+        is_sub_blocked = self.tiling.xsub != self.tiling.xblock
+        return "XBLOCK_SUB" if is_sub_blocked else self.texts.sizes[0]
+
+    @property
+    def r_size(self) -> str:
+        """The name of the number of reduction points held at the same time."""
+        return self.texts.sizes[1]
 
     def is_across_x(self, index: Expr) -> bool:
         """True if an index differs between outer points."""
@@ -69,7 +88,9 @@ class Block:
         return {s.symbol for n, s in enumerate(body) if n in numbers and isinstance(s, Indirect)}
 
 
-def make_block(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> Block:
+def make_block(
+    kernel: Kernel, tiling: Tiling, rules: ScalarRules, texts: BlockNames = _USUAL_NAMES
+) -> Block:
     """The block of a kernel."""
     names = value_names(kernel)
     renamed = {s.symbol: names[n] for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
@@ -79,13 +100,14 @@ def make_block(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> Block:
         rules=rules,
         names=names,
         dtypes=tuple(value_dtype(kernel, s) for s in kernel.body),
-        writer=index_writer(kernel, renamed),
+        writer=index_writer(kernel, renamed, texts.flats),
         across_x=_across_x(kernel),
         varying=varying_values(kernel),
-        x_mask="xmask" if _needs_mask(static_numel(kernel.outer), tiling.xblock) else "",
-        r_mask="rmask"
+        x_mask=texts.masks[0] if _needs_mask(static_numel(kernel.outer), tiling.xblock) else "",
+        r_mask=texts.masks[1]
         if kernel.reduction and _needs_mask(static_numel(kernel.reduction), tiling.rblock)
         else "",
+        texts=texts,
     )
 
 

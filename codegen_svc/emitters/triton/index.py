@@ -41,11 +41,15 @@ class AxisRecovery:
 
 @dataclass(frozen=True)
 class IndexWriter:
-    """Writes expressions; `renamed` gives the text of indirect symbols."""
+    """Writes expressions; `renamed` gives the text of indirect symbols.
+
+    `flats` are the names of the flat indices of the outer axes and of the reduction axes.
+    """
 
     bounds: Bounds
     recoveries: tuple[AxisRecovery, ...]
     renamed: Mapping[str, str]
+    flats: tuple[str, str] = (X_FLAT, R_FLAT)
     _cache: dict[Expr, Expr] = field(default_factory=dict)
 
     def reduced(self, expr: Expr) -> Expr:
@@ -63,7 +67,7 @@ class IndexWriter:
         return self._render(expr)
 
     def _reduce(self, expr: Expr) -> Expr:
-        for flat in (X_FLAT, R_FLAT):
+        for flat in self.flats:
             axes = {r.name: r.expr for r in self.recoveries if r.flat == flat}
             if expr.symbols.isdisjoint(axes):
                 continue
@@ -120,17 +124,21 @@ class IndexWriter:
         return f"({left} {operator} {right})"
 
 
-def index_writer(kernel: Kernel, renamed: Mapping[str, str]) -> IndexWriter:
+def index_writer(
+    kernel: Kernel, renamed: Mapping[str, str], flats: tuple[str, str] = (X_FLAT, R_FLAT)
+) -> IndexWriter:
     """The writer for a kernel; `renamed` maps indirect symbols to names in the text."""
-    recoveries = (*_recoveries(kernel.outer, X_FLAT), *_recoveries(kernel.reduction, R_FLAT))
-    return IndexWriter(kernel_bounds(kernel), recoveries, renamed)
+    outer, reduction = (
+        _recoveries(axes, flat)
+        for axes, flat in zip((kernel.outer, kernel.reduction), flats, strict=True)
+    )
+    return IndexWriter(kernel_bounds(kernel, flats), (*outer, *reduction), renamed, flats)
 
 
-def kernel_bounds(kernel: Kernel) -> Bounds:
+def kernel_bounds(kernel: Kernel, flats: tuple[str, str] = (X_FLAT, R_FLAT)) -> Bounds:
     """Ranges of every symbol of a kernel: axes, flat indices, sizes, indirect indices."""
     extents = {axis.name: axis.extent for axis in (*kernel.outer, *kernel.reduction)}
-    extents[X_FLAT] = numel(kernel.outer)
-    extents[R_FLAT] = numel(kernel.reduction)
+    extents |= dict(zip(flats, (numel(kernel.outer), numel(kernel.reduction)), strict=True))
     bounds = Bounds.of_extents(extents)
     for size in kernel.sizes:
         bounds = bounds.with_size(size.name, size.lower, size.upper)

@@ -48,6 +48,18 @@ _RESERVED = frozenset(
         "XBLOCK",
         "XBLOCK_SUB",
         "RBLOCK",
+        "KBLOCK",
+        "kindex",
+        "kcolumn",
+        "koffset",
+        "kmask",
+        "kcolumn_mask",
+        "knumel",
+        "xtiles",
+        "rtiles",
+        "xband",
+        "xheight",
+        "inside",
     ]
 )
 _COMMENT_CHARS = 160

@@ -5,7 +5,7 @@ the looped form, each level of reductions has a loop over the reduction points. 
 the varying values that it needs, accumulates its level's reductions, and makes the stores that
 depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK]. If it is
 divided into tiles, its last axis takes the place of a reduction axis, and a program has a part of
-it: [XBLOCK, RBLOCK].
+it: [XBLOCK, RBLOCK]. A product of matrices has tiles of results (`products.py`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
 from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
 from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
+from codegen_svc.emitters.triton.products import product_lines
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tiling import Tiling
+from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Access,
-    Compute,
     Indirect,
     Kernel,
-    Literal,
     Load,
     Reduce,
     Scan,
@@ -62,19 +62,28 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     """
     _check_names(kernel)
     kernel = with_narrow_functions(kernel) if rules.takes_narrow_functions else kernel
-    block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
-    check_float8_is_storage(kernel, block.dtypes, rules.target)
-    points = _point_lines(block)
-    looped = bool(kernel.reduction) and not tiling.is_persistent
-    body = _looped_body(block) if looped else _straight_body(block)
-    inner = _drop_unused_axes([*points, *body])
-    lines = [*_size_lines(block), *_sub_blocked(block, inner)]
-    signature, constexprs = _signature(kernel, block)
+    if tiling.kblock:
+        lines, dtypes = product_lines(kernel, tiling, rules)
+    else:
+        block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
+        lines, dtypes = _block_lines(block), block.dtypes
+    check_float8_is_storage(kernel, dtypes, rules.target)
+    signature, constexprs = _signature(kernel, tiling, rules)
     function = _function_lines(kernel, signature, lines)
     text = "\n".join(
         [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
     )
     return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel))
+
+
+def _block_lines(block: Block) -> list[str]:
+    """The body of a function that is no product."""
+    points = _point_lines(block)
+    looped = bool(block.kernel.reduction) and not (
+        block.tiling.is_persistent or block.tiling.is_tile
+    )
+    body = _looped_body(block) if looped else _straight_body(block)
+    return [*_size_lines(block), *_sub_blocked(block, drop_unused_axes([*points, *body]))]
 
 
 def _as_rows(kernel: Kernel) -> Kernel:
@@ -99,17 +108,16 @@ def _check_names(kernel: Kernel) -> None:
 
 
 def _signature(
-    kernel: Kernel, block: Block
+    kernel: Kernel, tiling: Tiling, rules: ScalarRules
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]:
-    tiling = block.tiling
     constexprs = [("XBLOCK", tiling.xblock)]
-    if block.x_size == "XBLOCK_SUB":
+    if tiling.xsub != tiling.xblock:
         constexprs.append(("XBLOCK_SUB", tiling.xsub))
-    if block.rank == 2:
+    if kernel.reduction or tiling.is_tile:
         constexprs.append(("RBLOCK", tiling.rblock))
-    signature = [
-        (f"{p.name}_ptr", pointer_type(p.dtype, block.rules.target)) for p in kernel.params
-    ]
+    if tiling.kblock:
+        constexprs.append(("KBLOCK", tiling.kblock))
+    signature = [(f"{p.name}_ptr", pointer_type(p.dtype, rules.target)) for p in kernel.params]
     signature += [(size.name, "i64") for size in kernel.sizes]
     signature += [(name, "constexpr") for name, _ in constexprs]
     return tuple(signature), tuple(constexprs)
@@ -119,6 +127,7 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
     form = "tile" if tiling.is_tile else "pointwise"
     if kernel.reduction:
         form = "persistent reduction" if tiling.is_persistent else "looped reduction"
+        form = "product in tiles" if tiling.kblock else form
     axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
     lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
     if kernel.reduction:
@@ -208,7 +217,7 @@ def _straight_body(block: Block) -> list[str]:
             lines += reduction_text(block, number).persistent
         else:
             lines += statement_lines(block, number)
-    return _drop_unused_values(block, lines)
+    return drop_unused_values(block, lines)
 
 
 def _looped_body(block: Block) -> list[str]:
@@ -219,7 +228,7 @@ def _looped_body(block: Block) -> list[str]:
             lines += statement_lines(block, number)
         if phase.within or phase.reduces:
             lines += _loop_lines(block, phase, _evictions(block, phases, at))
-    return _drop_unused_values(block, lines)
+    return drop_unused_values(block, lines)
 
 
 def _evictions(block: Block, phases: tuple[Phase, ...], at: int) -> dict[int, str]:
@@ -258,7 +267,7 @@ def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[s
         inner += statement_lines(block, number, evictions.get(number, ""))
     for text in texts:
         inner += text.step
-    lines += [_STEP + line for line in _drop_unused_axes(inner)]
+    lines += [_STEP + line for line in drop_unused_axes(inner)]
     return lines + [line for text in reversed(texts) for line in text.final]
 
 
@@ -274,45 +283,6 @@ def _guided_first(block: Block, reduces: tuple[int, ...]) -> list[int]:
     """Guided reductions before their guides, because a step needs the guide's earlier value."""
     ops = {n: s.op for n in reduces if isinstance(s := block.kernel.body[n], Reduce)}
     return sorted(reduces, key=lambda n: ops[n] not in GUIDES)
-
-
-def _drop_unused_values(block: Block, lines: list[str]) -> list[str]:
-    """The lines without inlined numbers and without calls that a narrow form replaces."""
-    body = block.kernel.body
-    names = {block.names[n] for n, s in enumerate(body) if isinstance(s, Literal | Compute)}
-    return _drop_unused(lines, names)
-
-
-def _drop_unused_axes(lines: list[str]) -> list[str]:
-    """The lines without axes that no index needs after flattening; a loop drops its own."""
-    candidates = {line.split(" = ")[0] for line in lines if _is_axis_line(line)}
-    return _drop_unused(lines, candidates)
-
-
-def _is_axis_line(line: str) -> bool:
-    name, _, value = line.partition(" = ")
-    return (
-        name.isidentifier()
-        and ("xindex" in value or "rindex" in value)
-        and "tl." not in value
-        and "<" not in value
-    )
-
-
-def _drop_unused(lines: list[str], names: set[str]) -> list[str]:
-    kept: list[str] = []
-    used: set[str] = set()
-    for line in reversed(lines):
-        target, _, value = line.strip().partition(" = ")
-        if target in names and target not in used:
-            continue
-        used |= _words(value if target.isidentifier() else line)
-        kept.append(line)
-    return list(reversed(kept))
-
-
-def _words(text: str) -> set[str]:
-    return set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
 def _narrow_note(kernel: Kernel) -> str:

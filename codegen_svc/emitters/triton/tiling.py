@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, ceil_div
+from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import (
     Axis,
     Kernel,
@@ -61,7 +62,9 @@ class Tiling:
     time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row. If
     `is_tile`, nothing is reduced: a program computes `rblock` points of the innermost outer axis
     for each of `xblock` points of the other ones. A block that is loaded has `load_buffers` in a
-    chip's local buffer: with two, the next block is fetched while the current one is used.
+    chip's local buffer: with two, the next block is fetched while the current one is used. If
+    `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
+    `xblock` rows, and reads `kblock` points of the sums at a time.
     """
 
     xblock: int
@@ -73,6 +76,7 @@ class Tiling:
     num_stages: int = 1
     is_tile: bool = False
     load_buffers: int = 1
+    kblock: int = 0
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -130,6 +134,9 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
 
 def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
     """The number of programs that compute all points."""
+    if tiling.kblock and (product := find_contraction(kernel)) is not None:
+        tiles = ceil_div(numel(product.columns), tiling.rblock)
+        return ceil_div(numel(product.rows), tiling.xblock) * tiles
     if not tiling.is_tile:
         return ceil_div(numel(kernel.outer), tiling.xblock)
     tiles = ceil_div(kernel.outer[-1].extent, tiling.rblock)

@@ -104,6 +104,15 @@ def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
         assert not choose_products(parse_graph(wrong), V4).weights
 
 
-@pytest.mark.parametrize("target", ["cuda:sm_90a", "cpu:aarch64"])
+@pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64"])
 def test_targets_without_measured_times_leave_all_products_to_the_library(target: str) -> None:
     assert not chosen(4, target_facts(target))
+
+
+def test_hopper_computes_up_to_16_rows_by_kernels() -> None:
+    hopper = target_facts("cuda:sm_90a")
+    narrow = {m for m in range(1, 70) if chosen(m, hopper, DType.BF16, 4096, 4096)}
+    assert narrow == set(range(1, 17))
+    assert chosen(4, hopper, DType.BF16, 1024, 4096)
+    assert not chosen(4, hopper, DType.BF16, 512, 768)
+    assert not chosen(4, hopper, DType.F32, 4096, 4096)

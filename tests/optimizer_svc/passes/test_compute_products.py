@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import ml_dtypes
+import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.ir.contractions import find_contraction
+from kernelfarm.ir.interpret import run_program
+from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.text import parse_graph, print_graph
+from kernelfarm.ir.verify import verify_graph, verify_program
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, target_facts
+from optimizer_svc.passes.choose_products import choose_products
+from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
 from tests.support.goldens import assert_golden
@@ -86,6 +97,97 @@ def test_products_by_kernels_are_as_exact_as_the_library_s(
     assert ours.dtype is dtype
     errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
     assert errors[0] <= 4 * errors[1]
+
+
+def in_tiles(rows: int) -> TargetFacts:
+    """A GPU whose kernels compute all products of 16 bits with up to so many rows."""
+    times = ProductTimes(1, library=(("1", 2.0),), kernel=((str(rows), 1.0),))
+    facts = FewRowFacts(narrow=times, are_tiled=True)
+    return replace(target_facts("cuda:sm_90a"), few_rows=facts)
+
+
+@pytest.mark.golden
+def test_several_rows_become_one_sum_if_the_target_has_tiles() -> None:
+    given = parse_graph(ROWS_OF_BF16)
+    graph = compute_products(given, choose_products(given, in_tiles(2)))
+    verify_graph(graph)
+    assert_golden(
+        print_graph(graph),
+        """\
+graph prims 1
+%0: bf16[2, 1024]@[1024, 1] = input "x"
+%1: bf16[1024, 1024]@[1024, 1] = input "w"
+%2: bf16[1024, 1024] = permute(%1; dims=[1, 0]) from [0]
+%4: f32[2, 1024] = convert(%0; dtype=f32) from [1]
+%5: f32[2, 1024, 1024] = broadcast_in_dim(%4; dims=[0, 2], shape=[{2}, {1024}, {1024}]) from [1]
+%6: f32[1024, 1024] = convert(%1; dtype=f32) from [1]
+%7: f32[2, 1024, 1024] = broadcast_in_dim(%6; dims=[1, 2], shape=[{2}, {1024}, {1024}]) from [1]
+%8: f32[2, 1024, 1024] = mul(%5, %7) from [1]
+%9: f32[2, 1024] = sum(%8; dims=[2]) from [1]
+%3: bf16[2, 1024] = convert(%9; dtype=bf16) from [1]
+return %3: bf16[2, 1024]@[1024, 1]
+""",
+    )
+
+
+class GatedLayer(nn.Module):
+    """Llama's normalization and feed-forward layer, with the addition to the residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(64))
+        self.gate, self.up = (nn.Linear(64, 96, bias=False) for _ in range(2))
+        self.down = nn.Linear(96, 64, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        normal = functional.rms_norm(x, (64,), self.scale)
+        return x + self.down(functional.silu(self.gate(normal)) * self.up(normal))
+
+
+def test_what_follows_products_in_tiles_is_fused_with_them() -> None:
+    """Both products that share rows, SiLU and multiplication are one kernel, the sum another."""
+    args = torch.randn(1, 16, 64).bfloat16()
+    with torch.no_grad():
+        captured = traced_one(GatedLayer().bfloat16(), args)
+    graph = decompose_to_prims(captured.graph).graph
+    program = optimize(graph, in_tiles(16)).program
+    verify_program(program)
+    products = [find_contraction(kernel) for kernel in program.kernels]
+    assert [len(found.sums) if found else 0 for found in products] == [0, 2, 1]
+    assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
+
+
+def test_a_sum_of_another_kind_does_not_enter_the_tiles_of_a_product() -> None:
+    """Both are small, independent, and sum 64 elements for each of 16 x 96 results."""
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, other: torch.Tensor) -> Sequence[torch.Tensor]:
+        return functional.linear(x, weight), other.exp().sum(-1)
+
+    args = [torch.randn(shape).bfloat16() for shape in ((16, 64), (96, 64), (16, 96, 64))]
+    graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    result = optimize(graph, in_tiles(16))
+    products = [find_contraction(kernel) is not None for kernel in result.program.kernels]
+    assert sorted(products) == [False, True]
+    assert (
+        "one is a product in tiles, and the other would not fit its tiles"
+        in dict(result.stages)["report"]
+    )
+
+
+@pytest.mark.parametrize("rows", [2, 16])
+def test_products_in_tiles_round_once(rows: int) -> None:
+    """In NumPy, against float64: as exact as the library."""
+    torch.manual_seed(rows)
+    x, weight = torch.randn(rows, 300).bfloat16(), torch.randn(40, 300).bfloat16()
+    captured = traced_one(functional.linear, x, weight)
+    lowered = decompose_to_prims(captured.graph)
+    program = optimize(lowered.graph, in_tiles(rows)).program
+    given = [tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for tensor in (x, weight)]
+    (ours,) = run_program(program, given)
+    exact = functional.linear(x.double(), weight.double()).numpy()
+    eager = functional.linear(x, weight).double().numpy()
+    errors = [np.abs(found.astype(np.float64) - exact).max() for found in (ours, eager)]
+    assert errors[0] <= errors[1] * 1.01
 
 
 def test_what_follows_a_product_of_one_row_is_fused_with_it() -> None:

@@ -1,0 +1,103 @@
+"""Tiles of products of matrices: sizes by rule, within the chip's shared memory and registers.
+
+With few rows, memory's bandwidth decides: tiles are narrow enough that every multiprocessor has
+one, and long along the sums, so that many bytes are on their way. With many rows, the instructions
+for matrices decide: tiles are large, so that each loaded element takes part in many products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from kernelfarm.ir.contractions import Contraction
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import GpuFacts, TargetFacts
+
+_FACTOR_BYTES = 2
+_MIN_SIDE = 16
+"""The fewest rows or columns of a tile: matrix instructions have as many."""
+_FEW_ROWS = 64
+_SIDE = 128
+# On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
+# computed fastest in tiles of 16 columns by two warps, two sums in tiles of 32 by four.
+_FEW_ROW_POINTS = 128
+_NARROW_TILE_COLUMNS = 32
+_NARROW_TILE_POINTS = 256
+_POINTS = 64
+_STAGES = 4
+_MIN_POINTS = 16
+# Judgement: half of the registers of a thread hold sums.
+_ACCUMULATED_SHARE = 2
+_USUAL_PROGRAMS = 108
+
+
+def product_tiling(
+    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int, level: int = 0
+) -> Tiling | None:
+    """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
+    fitting = (
+        tiling
+        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits))
+        if _fits(found, tiling, target)
+    )
+    return next((t for number, t in enumerate(fitting) if number == level), None)
+
+
+def shared_bytes(found: Contraction, tiling: Tiling) -> int:
+    """The shared memory that the blocks of all factors take, for all stages of the loop."""
+    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
+    points = len(left) * tiling.xblock + len(right) * tiling.rblock
+    return tiling.num_stages * points * tiling.kblock * _FACTOR_BYTES
+
+
+def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
+    rows, columns = static_numel(found.rows), static_numel(found.columns)
+    is_few = rows is not None and rows <= _FEW_ROWS
+    xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
+    rblock, kblock, stages = _side(columns, _SIDE), _POINTS, _STAGES
+    if is_few:
+        programs = target.memory.saturating_programs or _USUAL_PROGRAMS
+        # As wide as it can be with a program for each multiprocessor in one wave.
+        wave = None if columns is None else next_power_of_2(-(-columns // programs))
+        rblock = _side(wave, _SIDE)
+        if xblock <= _MIN_SIDE:
+            rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
+        kblock = _NARROW_TILE_POINTS if rblock <= _NARROW_TILE_COLUMNS else _FEW_ROW_POINTS
+        stages = _STAGES if xblock <= _MIN_SIDE else _STAGES - 1
+    summed = static_numel(kernel.reduction)
+    if summed is not None:
+        kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
+    warps = 4 if xblock * rblock <= _FEW_ROWS * _SIDE else 8
+    warps = 2 if is_few and xblock * rblock <= _MIN_SIDE**2 else warps
+    return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
+
+
+def _side(points: int | None, most: int) -> int:
+    return most if points is None else max(_MIN_SIDE, min(most, next_power_of_2(points)))
+
+
+def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
+    gpu = target.section(GpuFacts)
+    threads = tiling.num_warps * gpu.warp_size
+    held = len(found.sums) * tiling.xblock * tiling.rblock
+    return (
+        shared_bytes(found, tiling) <= gpu.max_shared_bytes
+        and held * _ACCUMULATED_SHARE <= threads * gpu.max_registers
+    )
+
+
+def _smaller_and_smaller(tiling: Tiling) -> Iterator[Tiling]:
+    """A tiling, then the same with fewer stages, then smaller ones, each with fewer stages too."""
+    while True:
+        for stages in range(tiling.num_stages, 1, -1):
+            yield replace(tiling, num_stages=stages)
+        if tiling.rblock > _MIN_SIDE and tiling.rblock >= tiling.xblock:
+            tiling = replace(tiling, rblock=tiling.rblock // 2)
+        elif tiling.xblock > _MIN_SIDE:
+            tiling = replace(tiling, xblock=tiling.xblock // 2, xsub=tiling.xblock // 2)
+        elif tiling.kblock > _MIN_POINTS:
+            tiling = replace(tiling, kblock=tiling.kblock // 2)
+        else:
+            return

@@ -1,0 +1,216 @@
+"""Products of matrices as Triton text: tiles of results, by the chip's instructions for matrices.
+
+A program has a tile of [XBLOCK, RBLOCK] results: rows of the left factors, columns of the right
+ones. A loop over the sums loads KBLOCK points of both at a time. What the kernel computes from a
+factor's elements is done on its blocks [XBLOCK, KBLOCK] and [KBLOCK, RBLOCK] before `tl.dot`; what
+it computes from the sums is done on the tile, after the loop.
+
+Programs that run at the same time should read few rows and columns. So they go down a band of
+`_BAND_TILES` tiles before they go to the next column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from codegen_svc.emitters.triton.block import Block, BlockNames, make_block
+from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
+from codegen_svc.emitters.triton.scalar import ScalarRules
+from codegen_svc.emitters.triton.statements import statement_lines
+from codegen_svc.emitters.triton.tiling import Tiling, static_numel
+from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.contractions import Contraction, ProductSum, find_contraction
+from kernelfarm.ir.loop_ir import Axis, Kernel, Load, operands_of
+
+_STEP = "    "
+_BAND_TILES = 8
+_LEFT = BlockNames((X_FLAT, "kindex"), ("XBLOCK", "KBLOCK"), ("xmask", "kmask"))
+_RIGHT = BlockNames(("kcolumn", R_FLAT), ("KBLOCK", "RBLOCK"), ("kcolumn_mask", "rmask"))
+_FLATS = (X_FLAT, R_FLAT, "kindex", "kcolumn")
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product with the blocks of its left factors, its right factors and its results."""
+
+    kernel: Kernel
+    found: Contraction
+    left: Block
+    right: Block
+    tile: Block
+
+    @property
+    def is_one_row(self) -> bool:
+        """True if one tile has all rows."""
+        rows = static_numel(self.found.rows)
+        return rows is not None and rows <= self.tile.tiling.xblock
+
+
+def product_lines(
+    kernel: Kernel, tiling: Tiling, rules: ScalarRules
+) -> tuple[list[str], tuple[DType | None, ...]]:
+    """The body of a product's function, and the element type of each statement.
+
+    Raises:
+        KernelRejectedError: the kernel is no product.
+    """
+    product = _product(kernel, tiling, rules)
+    varying = product.left.varying | product.right.across_x
+    early = [n for n in _needed(kernel, _factors(product)) if n not in varying]
+    sums = {product_sum.number for product_sum in product.found.sums}
+    late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *sums}]
+    body = [
+        *_point_lines(product),
+        *_statements(product.tile, early),
+        *_loop_lines(product),
+        *_statements(product.tile, late),
+    ]
+    body = drop_unused_values(product.tile, body)
+    lines = [*_place_lines(product), *drop_unused_axes(body, _FLATS)]
+    return lines, product.tile.dtypes
+
+
+def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
+    found = find_contraction(kernel)
+    if found is None:
+        raise KernelRejectedError(
+            f"kernel {kernel.name} is no product of matrices; expected sums of products of rows and"
+            " columns"
+        )
+
+    def view(x_axes: tuple[Axis, ...], r_axes: tuple[Axis, ...], names: BlockNames) -> Block:
+        sizes = {"XBLOCK": tiling.xblock, "RBLOCK": tiling.rblock, "KBLOCK": tiling.kblock}
+        x_size, r_size = (sizes[name] for name in names.sizes)
+        form = replace(tiling, xblock=x_size, xsub=x_size, rblock=r_size)
+        viewed = make_block(replace(kernel, outer=x_axes, reduction=r_axes), form, rules, names)
+        across, varying = (_varying(found, axes) for axes in (x_axes, r_axes))
+        return replace(viewed, across_x=across, varying=varying)
+
+    return _Product(
+        kernel,
+        found,
+        left=view(found.rows, kernel.reduction, _LEFT),
+        right=view(kernel.reduction, found.columns, _RIGHT),
+        tile=view(found.rows, found.columns, BlockNames()),
+    )
+
+
+def _varying(found: Contraction, axes: tuple[Axis, ...]) -> frozenset[int]:
+    """The statements that vary over some of the axes."""
+    names = {axis.name for axis in axes}
+    return frozenset(n for n, over in enumerate(found.axes_of) if not names.isdisjoint(over))
+
+
+def _factors(product: _Product) -> list[int]:
+    return [factor for s in product.found.sums for factor in (s.left, s.right)]
+
+
+def _needed(kernel: Kernel, roots: Iterable[int]) -> list[int]:
+    """Statements of which the roots are computed, in order; those after a sum are not among them.
+
+    A factor cannot depend on a sum, because it varies over the points that are summed.
+    """
+    needed: set[int] = set()
+    pending = list(roots)
+    while pending:
+        number = pending.pop()
+        if number not in needed:
+            needed.add(number)
+            pending.extend(operands_of(kernel.body[number]))
+    return sorted(needed)
+
+
+def _place_lines(product: _Product) -> list[str]:
+    """Lines for the numbers of points, and for the first row and column of the program's tile."""
+    kernel, found, block = product.kernel, product.found, product.tile
+    is_wide = block.tiling.index_bits == 64
+    lines = [] if is_wide else [f"{s.name} = {s.name}.to(tl.int32)" for s in kernel.sizes]
+    counts = (("xnumel", found.rows), ("rnumel", found.columns), ("knumel", kernel.reduction))
+    lines += [f"{name} = {block.writer.raw_text(numel(axes))}" for name, axes in counts]
+    program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
+    if product.is_one_row:
+        return [*lines, "xoffset = 0", f"roffset = {program} * RBLOCK"]
+    return [
+        *lines,
+        "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
+        "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
+        f"xband = {program} // ({_BAND_TILES} * rtiles) * {_BAND_TILES}",
+        f"xheight = tl.minimum(xtiles - xband, {_BAND_TILES})",
+        f"inside = {program} - xband * rtiles",
+        "xoffset = (xband + inside % xheight) * XBLOCK",
+        "roffset = inside // xheight * RBLOCK",
+    ]
+
+
+def _point_lines(product: _Product) -> list[str]:
+    """Lines for the rows and columns of the tile."""
+    block = product.tile
+    return [
+        "xindex = xoffset + tl.arange(0, XBLOCK)[:, None]",
+        *(["xmask = xindex < xnumel"] if block.x_mask else []),
+        *_axis_lines(block, X_FLAT),
+        "rindex = roffset + tl.arange(0, RBLOCK)[None, :]",
+        *(["rmask = rindex < rnumel"] if block.r_mask else []),
+        *_axis_lines(block, R_FLAT),
+    ]
+
+
+def _loop_lines(product: _Product) -> list[str]:
+    """The loop over the points of the sums."""
+    block = product.tile
+    zeros = [
+        f"{block.names[s.number]} = tl.zeros([XBLOCK, RBLOCK], tl.float32)"
+        for s in product.found.sums
+    ]
+    lefts, rights = ([getattr(s, side) for s in product.found.sums] for side in ("left", "right"))
+    inner = [
+        *drop_unused_axes(_side_lines(product, product.left, lefts), _FLATS),
+        *drop_unused_axes(_side_lines(product, product.right, rights), _FLATS),
+        *(_dot_line(product, s) for s in product.found.sums),
+    ]
+    return [*zeros, "for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
+
+
+def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str]:
+    """Lines for the points of one side, and for the blocks of its factors."""
+    is_left = block is product.left
+    flat, mask = ("kindex", block.r_mask) if is_left else ("kcolumn", block.x_mask)
+    at = "[None, :]" if is_left else "[:, None]"
+    lines = [
+        f"{flat} = koffset + tl.arange(0, KBLOCK){at}",
+        *([f"{mask} = {flat} < knumel"] if mask else []),
+        *_axis_lines(block, flat),
+    ]
+    inside = block.varying if is_left else block.across_x
+    needed = [n for n in _needed(product.kernel, factors) if n in inside]
+    # One program reads an element of a factor once if its tile has all elements of the other.
+    eviction = "evict_first" if not is_left and product.is_one_row else ""
+    lines += _statements(block, needed, eviction)
+    for factor in dict.fromkeys(factors):
+        statement = product.kernel.body[factor]
+        is_zero = isinstance(statement, Load) and statement.mask is None
+        if mask and not is_zero:  # what is computed of lanes past the end is no zero
+            name = block.names[factor]
+            lines.append(f"{name} = tl.where({mask}, {name}, 0.0)")
+    return lines
+
+
+def _dot_line(product: _Product, product_sum: ProductSum) -> str:
+    names = product.tile.names
+    left, right, total = (
+        names[n] for n in (product_sum.left, product_sum.right, product_sum.number)
+    )
+    return f"{total} = tl.dot({left}, {right}, {total})"
+
+
+def _statements(block: Block, numbers: Iterable[int], eviction: str = "") -> list[str]:
+    policy = eviction if block.rules.takes_eviction_policies else ""
+    return [line for number in numbers for line in statement_lines(block, number, policy)]
+
+
+def _axis_lines(block: Block, flat: str) -> list[str]:
+    recoveries = [r for r in block.writer.recoveries if r.flat == flat]
+    return [f"{r.name} = {block.writer.raw_text(r.expr)}" for r in recoveries]

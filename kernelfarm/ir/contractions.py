@@ -1,0 +1,149 @@
+"""Which kernels are products of matrices, and which of their axes are rows and columns.
+
+    sum over k of left[m, k] * right[k, n], for all m and n
+
+A factor of such a sum depends on some outer axes only, the other factor on all others. So a tile of
+results needs a few rows of one matrix and a few columns of the other, and a chip's instructions for
+matrices compute it. Several sums of one kernel may share a factor. What is computed before a sum
+belongs to a factor, what is computed after it to the tile of results.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.loop_ir import (
+    Axis,
+    Compute,
+    Indirect,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+    StoreMode,
+    index_of,
+    operands_of,
+)
+
+NARROW_FACTORS = (DType.F16, DType.BF16)
+"""Element types of factors: their products are exact in f32."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSum:
+    """One sum: the number of its Reduce, and of its factors before their conversion to f32."""
+
+    number: int
+    left: int
+    right: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """A kernel whose reductions all are sums of products over rows and columns.
+
+    Left factors vary over `rows`, right ones over `columns`, in the kernel's order. `axes_of` has
+    the axes over which each statement varies.
+    """
+
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    sums: tuple[ProductSum, ...]
+    axes_of: tuple[frozenset[str], ...]
+
+
+def find_contraction(kernel: Kernel) -> Contraction | None:
+    """The kernel's rows, columns and sums; None if it is no product of matrices."""
+    if not kernel.reduction or len(kernel.outer) < 2 or not all(map(_is_usual, kernel.body)):
+        return None
+    axes_of = statement_axes(kernel)
+    reduced = frozenset(axis.name for axis in kernel.reduction)
+    stores = (n for n, s in enumerate(kernel.body) if isinstance(s, Store))
+    sums = _sums(kernel, axes_of)
+    if not sums or any(axes_of[number] & reduced for number in stores):
+        return None
+    columns = axes_of[sums[0].right] - reduced
+    rows = frozenset(axis.name for axis in kernel.outer) - columns
+    if not rows or not columns:
+        return None
+    for found in sums:
+        if axes_of[found.left] != rows | reduced or axes_of[found.right] != columns | reduced:
+            return None
+    return Contraction(
+        rows=tuple(axis for axis in kernel.outer if axis.name in rows),
+        columns=tuple(axis for axis in kernel.outer if axis.name in columns),
+        sums=sums,
+        axes_of=axes_of,
+    )
+
+
+def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductSum, ...]:
+    """The sums of products; the right factor has the last axis. Empty if one is no such sum."""
+    last, found = kernel.outer[-1].name, []
+    for number, statement in enumerate(kernel.body):
+        if not isinstance(statement, Reduce):
+            continue
+        factors = _factors(kernel, statement)
+        if factors is None:
+            return ()
+        left, right = sorted(factors, key=lambda factor: last in axes_of[factor])
+        found.append(ProductSum(number, left, right))
+    return tuple(found)
+
+
+def statement_axes(kernel: Kernel) -> tuple[frozenset[str], ...]:
+    """The axes over which each statement of a kernel varies, indirect indices followed."""
+    outer = frozenset(axis.name for axis in kernel.outer)
+    known = {axis.name: frozenset((axis.name,)) for axis in (*kernel.outer, *kernel.reduction)}
+    found: list[frozenset[str]] = []
+    for statement in kernel.body:
+        index = index_of(statement)
+        axes: frozenset[str] = frozenset()
+        for name in index.symbols if index is not None else ():
+            axes |= known.get(name, frozenset())
+        for operand in operands_of(statement):
+            axes |= found[operand]
+        found.append(axes & outer if isinstance(statement, Reduce) else axes)
+        if isinstance(statement, Indirect):
+            known[statement.symbol] = axes
+    return tuple(found)
+
+
+def _is_usual(statement: Statement) -> bool:
+    """True for what factors and tiles of results may hold, and for sums in f32."""
+    if isinstance(statement, Reduce):
+        return statement.op == "sum" and statement.dtype is DType.F32
+    if isinstance(statement, Store):
+        return statement.mode is StoreMode.SET
+    return not isinstance(statement, Scan | Sort | Indirect)
+
+
+def _factors(kernel: Kernel, reduce: Reduce) -> tuple[int, int] | None:
+    """The factors of a sum's terms before their conversion to f32; None if they are not narrow."""
+    term = kernel.body[reduce.operand]
+    if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not DType.F32:
+        return None
+    first, second = (_narrow(kernel, operand) for operand in term.operands)
+    if first is None or second is None or first == second:
+        return None
+    return (first, second) if _dtype(kernel, first) is _dtype(kernel, second) else None
+
+
+def _narrow(kernel: Kernel, number: int) -> int | None:
+    """The value of 16 bits of which a value in f32 is the conversion; None if there is none."""
+    wide = kernel.body[number]
+    if not isinstance(wide, Compute) or wide.op != "convert":
+        return None
+    (operand,) = wide.operands
+    return operand if _dtype(kernel, operand) in NARROW_FACTORS else None
+
+
+def _dtype(kernel: Kernel, number: int) -> DType | None:
+    statement = kernel.body[number]
+    if isinstance(statement, Load):
+        return kernel.param(statement.param).dtype
+    return statement.dtype if isinstance(statement, Compute) else None

@@ -1,0 +1,117 @@
+"""Products of matrices in tiles: their text, and their numbers in Triton's interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from codegen_svc.backends.triton_gpu import scalar_rules
+from codegen_svc.emitters.triton.product_tiling import product_tiling, shared_bytes
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import Tiling, program_count
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.contractions import Contraction, find_contraction
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import GpuFacts, TargetFacts, all_targets, target_facts
+from tests.support.goldens import assert_golden_file
+from tests.support.product_kernels import gated, linear, scaled
+from tests.support.traffic_kernels import batch_norm_relu
+from tests.support.triton_cases import expected, interpreter_case, random_buffers
+from tests.support.triton_interpreter import run_interpreted
+
+TARGET = target_facts("cuda:sm_90a")
+GPUS = [facts for facts in all_targets().values() if facts.vendor in ("cuda", "rocm")]
+
+
+def tile(rows: int, columns: int, points: int, index_bits: int = 32) -> Tiling:
+    return Tiling(rows, rows, columns, False, index_bits, 4, 3, kblock=points)
+
+
+def contraction(kernel: Kernel) -> Contraction:
+    found = find_contraction(kernel)
+    assert found is not None
+    return found
+
+
+CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
+    (linear(32, 64, 32), {}, tile(16, 32, 16)),
+    (linear(50, 70, 45, "f16"), {}, tile(16, 32, 16)),
+    (linear(3, 33, 40), {}, tile(16, 16, 32)),
+    (linear(300, 20, 20, "f16"), {}, tile(16, 16, 32, 64)),
+    (gated(5, 40, 33), {}, tile(16, 32, 16)),
+    (gated(40, 17, 64, "f16"), {}, tile(32, 32, 64)),
+    (scaled(37, "f16"), {"s0": 19}, tile(16, 32, 16)),
+    (scaled(32, "f16"), {"s0": 1}, tile(16, 16, 16, 64)),
+]
+
+
+def test_products_in_tiles_equal_the_loop_interpreter() -> None:
+    buffers = [random_buffers(kernel, sizes) for kernel, sizes, _ in CASES]
+    for given in buffers:
+        if "in5" in given:  # a divisor is far from 0
+            given["in1"] = np.abs(given["in1"]) + 1
+    launches = [
+        interpreter_case(kernel, given, sizes, tiling)
+        for (kernel, sizes, tiling), given in zip(CASES, buffers, strict=True)
+    ]
+    results = run_interpreted(launches)
+    for (kernel, sizes, _), given, result in zip(CASES, buffers, results, strict=True):
+        assert not isinstance(result, str), result
+        reference = expected(kernel, given, sizes)["out0"].astype(np.float64)
+        got = result[-1].astype(np.float64)
+        is_bf16 = kernel.params[-1].dtype is DType.BF16
+        # The sums differ in order, and so at most by one rounding to 16 bits.
+        allowed = (2**-8 if is_bf16 else 2**-11) * np.maximum(np.abs(reference), 1)
+        assert (np.abs(got - reference) <= 2 * allowed).all(), kernel.name
+
+
+@pytest.mark.golden
+def test_source_of_a_gated_product_equals_its_golden() -> None:
+    kernel = gated(2048, 14336, 4096)
+    text = emit_triton(kernel, tile(128, 128, 64), scalar_rules(TARGET, kernel)).text
+    assert_golden_file(text, Path(__file__).parent / "goldens" / "gated_product.py.txt")
+
+
+def test_factors_are_masked_where_points_are_past_the_end() -> None:
+    """A quotient of masked elements is no zero, and would reach the sum."""
+    kernel = scaled(37)
+    text = emit_triton(kernel, tile(16, 32, 16), scalar_rules(TARGET, kernel)).text
+    assert "bf16_4 = tl.where(kmask, bf16_4, 0.0)" in text
+    assert "bf16_10 = tl.where(kcolumn_mask, bf16_10, 0.0)" in text
+    whole = scaled(32)
+    assert "tl.where" not in emit_triton(whole, tile(16, 16, 16), scalar_rules(TARGET, whole)).text
+
+
+def test_a_program_computes_a_tile_of_results() -> None:
+    assert program_count(linear(50, 70, 45), tile(16, 32, 16)).as_int() == 4 * 3
+    assert str(program_count(scaled(32), tile(16, 32, 16))) == "2*((s0 + 15)//16)"
+
+
+@pytest.mark.parametrize("target", GPUS, ids=lambda facts: facts.name)
+@pytest.mark.parametrize("rows", [2, 16, 64, 100, 4096])
+def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: TargetFacts) -> None:
+    gpu = target.section(GpuFacts)
+    for kernel in (linear(rows, 4096, 4096), gated(rows, 14336, 4096)):
+        found, level = contraction(kernel), 0
+        while tiling := product_tiling(kernel, found, target, 32, level):
+            assert shared_bytes(found, tiling) <= gpu.max_shared_bytes
+            assert tiling.num_warps * gpu.warp_size <= gpu.max_threads_per_block
+            level += 1
+        assert level > 3
+
+
+def test_few_rows_have_narrow_tiles_that_are_long_along_the_sums() -> None:
+    for kernel, side, warps in ((linear(8, 4096, 4096), 16, 2), (gated(8, 4096, 4096), 32, 4)):
+        tiling = product_tiling(kernel, contraction(kernel), TARGET, 32)
+        assert tiling is not None
+        assert (tiling.xblock, tiling.rblock, tiling.kblock) == (16, side, 256)
+        assert (tiling.num_warps, tiling.num_stages) == (warps, 4)
+
+
+def test_a_kernel_that_is_no_product_has_no_tiles_of_products() -> None:
+    kernel = batch_norm_relu()
+    with pytest.raises(KernelRejectedError, match="is no product of matrices"):
+        emit_triton(kernel, tile(16, 16, 16), scalar_rules(TARGET, kernel))

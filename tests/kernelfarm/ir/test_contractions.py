@@ -1,0 +1,71 @@
+"""Products of matrices are recognized by the axes of the factors, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelfarm.ir.contractions import find_contraction, statement_axes
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel, print_kernel
+from tests.support.loop_kernels import emitter_shapes
+from tests.support.product_kernels import gated, linear, scaled
+
+
+def changed(kernel: Kernel, *replacements: tuple[str, str]) -> Kernel:
+    """The kernel with changes of its text, each of which is in it."""
+    text = print_kernel(kernel)
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new)
+    return parse_kernel(text)
+
+
+def test_rows_are_axes_of_one_factor_and_columns_those_of_the_other() -> None:
+    found = find_contraction(scaled(32))
+    assert found is not None
+    assert [axis.name for axis in found.rows] == ["d0"]
+    assert [axis.name for axis in found.columns] == ["d1", "d2"]
+    (only,) = found.sums
+    # The left factor is the rows' one, although the multiplication names it second.
+    assert (only.number, only.left, only.right) == (13, 4, 10)
+
+
+def test_products_of_one_kernel_share_a_factor() -> None:
+    found = find_contraction(gated(8, 16, 32))
+    assert found is not None
+    assert [(s.left, s.right) for s in found.sums] == [(0, 2), (0, 6)]
+
+
+def test_the_last_axis_of_the_kernel_is_a_column() -> None:
+    swapped = changed(linear(8, 16, 32), ("for d0 in 8\nfor d1 in 16", "for d1 in 16\nfor d0 in 8"))
+    found = find_contraction(swapped)
+    assert found is not None
+    assert [axis.name for axis in found.columns] == ["d0"]
+    assert (found.sums[0].left, found.sums[0].right) == (2, 0)
+
+
+def test_a_statement_varies_over_the_axes_of_what_it_uses() -> None:
+    axes = statement_axes(linear(8, 16, 32))
+    assert axes[4] == {"d0", "d1", "r0"}
+    assert axes[5] == axes[6] == {"d0", "d1"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("sum %4", "amax %4"),
+        ("mul %1, %3", "add %1, %3"),
+        ("mul %1, %3", "mul %1, %1"),
+        ("load in1[32*d1 + r0]", "load in1[31*d0 + 2*d1 + r0]"),
+        ("load in0[32*d0 + r0]", "load in0[32*d0]"),
+        ("bf16", "f32"),
+    ],
+    ids=["no sum", "no product", "a square", "a factor of both", "one term", "wide factors"],
+)
+def test_what_is_no_product_of_rows_and_columns_is_not_taken_for_one(old: str, new: str) -> None:
+    assert find_contraction(changed(linear(8, 16, 32), (old, new))) is None
+
+
+@pytest.mark.parametrize("name", list(emitter_shapes.ALL))
+def test_kernels_of_other_kinds_are_no_products(name: str) -> None:
+    assert find_contraction(emitter_shapes.ALL[name]) is None

@@ -1,0 +1,101 @@
+"""Products of matrices as loop kernels: a layer without and with what is fused with it."""
+
+from __future__ import annotations
+
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel
+
+
+def linear(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """x (rows, summed) by the transpose of a weight (columns, summed)."""
+    return parse_kernel(f"""\
+kernel linear
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{summed}*d1 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = convert %5
+  store out0[{columns}*d0 + d1] = %6
+""")
+
+
+def gated(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """The SiLU of one product times another product of the same rows."""
+    return parse_kernel(f"""\
+kernel gated
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param in in2: {dtype}[{columns * summed}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{summed}*d1 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = load in2[{summed}*d1 + r0]
+  %7: f32 = convert %6
+  %8: f32 = mul %1, %7
+  %9: f32 = sum %8
+  %10: f32 = sigmoid %5
+  %11: f32 = mul %5, %10
+  %12: f32 = mul %11, %9
+  %13: {dtype} = convert %12
+  store out0[{columns}*d0 + d1] = %13
+""")
+
+
+def scaled(summed: int, dtype: str = "bf16") -> Kernel:
+    """A varying number of rows, scaled by a number of each, by a weight of bytes with a scale.
+
+    The weight (4, summed, 12) has contiguous columns, of which a bias and a residual are added.
+    """
+    columns = 48
+    return parse_kernel(f"""\
+kernel scaled
+size s0 from 1 to 4096
+param in in0: {dtype}[{summed}*s0]
+param in in1: f32[s0]
+param in in2: i8[{columns * summed}]
+param in in3: f32[{columns}]
+param in in4: {dtype}[{columns}]
+param in in5: {dtype}[{columns}*s0]
+param out out0: {dtype}[{columns}*s0]
+for d0 in s0
+for d1 in 4
+for d2 in 12
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: f32 = load in1[d0]
+  %3: f32 = div %1, %2
+  %4: {dtype} = convert %3
+  %5: f32 = convert %4
+  %6: i8 = load in2[{12 * summed}*d1 + 12*r0 + d2]
+  %7: f32 = convert %6
+  %8: f32 = load in3[12*d1 + d2]
+  %9: f32 = mul %7, %8
+  %10: {dtype} = convert %9
+  %11: f32 = convert %10
+  %12: f32 = mul %11, %5
+  %13: f32 = sum %12
+  %14: {dtype} = load in4[12*d1 + d2]
+  %15: f32 = convert %14
+  %16: f32 = add %13, %15
+  %17: {dtype} = load in5[{columns}*d0 + 12*d1 + d2]
+  %18: f32 = convert %17
+  %19: f32 = add %16, %18
+  %20: {dtype} = convert %19
+  store out0[{columns}*d0 + 12*d1 + d2] = %20
+""")
