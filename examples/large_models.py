@@ -139,6 +139,7 @@ LARGE: dict[str, Callable[[], RealInput]] = {
     "llama-decode-large": lambda: _cached(_llama_of_2048(), "llama-decode-large", 1, 1, TOKENS),
     "llama-8b-prefill": lambda: _cached(_llama_of_4096(), "llama-8b-prefill", 1, 2048, 0),
     "llama-8b-decode-1": lambda: _cached(_llama_of_4096(), "llama-8b-decode-1", 1, 1, TOKENS),
+    "llama-8b-decode-8": lambda: _cached(_llama_of_4096(), "llama-8b-decode-8", 8, 1, TOKENS),
     "llama-8b-decode-64": lambda: _cached(_llama_of_4096(), "llama-8b-decode-64", 64, 1, TOKENS),
     "bert-large": _bert,
     "vit-large": _vit,
