@@ -111,4 +111,6 @@ def test_the_text_has_a_line_for_each_entry_and_the_totals() -> None:
     assert lines[0].startswith("present  trace present  bert f32 batch=1..64 graph 0 cpu:x86-64-v3")
     assert lines[1].startswith("MISSING  trace none")
     assert lines[2].strip() == "NO_ANSWER: no farm answers"
-    assert lines[3] == "1 of 2 programs present, 1 distinct kernels, 1 traces; 1 missing"
+    assert lines[3] == (
+        "1 of 2 programs present, 1 distinct kernels, 1 traces, 0 packages; 1 missing"
+    )
