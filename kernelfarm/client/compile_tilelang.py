@@ -1,4 +1,4 @@
-"""`kernelfarm.compile_tilelang(program, ...)`: compiles a tile program of TileLang for any targets."""
+"""`kernelfarm.compile_tilelang(program, ...)`: compiles a tile program of TileLang."""
 
 from __future__ import annotations
 

@@ -122,12 +122,12 @@ CASES: Final[Mapping[str, TileCase]] = {
         _rms_norm,
         8e-3,  # Triton's interpreter cuts bits off where a GPU rounds
     ),
-    "softmax": TileCase(
-        lambda: [_normal(9, 300), np.zeros((9, 300), np.float32)], _softmax, 1e-6
-    ),
+    "softmax": TileCase(lambda: [_normal(9, 300), np.zeros((9, 300), np.float32)], _softmax, 1e-6),
     "attention": TileCase(
-        lambda: [*(_normal(2, 2, 128, 32, dtype=np.float16) for _ in range(3)),
-                 np.zeros((2, 2, 128, 32), np.float16)],
+        lambda: [
+            *(_normal(2, 2, 128, 32, dtype=np.float16) for _ in range(3)),
+            np.zeros((2, 2, 128, 32), np.float16),
+        ],
         attention_of,
         2e-3,
     ),

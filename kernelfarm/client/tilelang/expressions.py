@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NoReturn
+from typing import Final
 
-from kernelfarm.client.tilelang.read_program import DTYPES
+from kernelfarm.client.tilelang.syntax import DTYPES, refuse
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import TileProgramError
 
 TRITON_DTYPES: Final[Mapping[DType, str]] = {
     DType.F64: "tl.float64",
@@ -50,7 +50,11 @@ _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
     ast.LShift: "<<",
     ast.RShift: ">>",
 }
-_BITWISE_CALLS: Final = {
+_BINARY_CALLS: Final[Mapping[str, str]] = {
+    "floordiv": "//",
+    "truncdiv": "//",
+    "floormod": "%",
+    "truncmod": "%",
     "bitwise_and": "&",
     "bitwise_or": "|",
     "bitwise_xor": "^",
@@ -122,15 +126,6 @@ def whole(number: int) -> Value:
     return Value(str(number), None, number, number, is_literal=True)
 
 
-def refuse(node: ast.AST, what: str) -> NoReturn:
-    """Raises a TileProgramError that names the line."""
-    line = getattr(node, "lineno", 0)
-    raise TileProgramError(
-        f"line {line}: {what} is not accepted: {ast.unparse(node)[:120]}; docs/tilelang.md lists"
-        " what is"
-    )
-
-
 class Expressions:
     """Translates expressions; `names` are the numbers that they may name."""
 
@@ -157,11 +152,19 @@ class Expressions:
         match node:
             case ast.Constant(value=value):
                 return _constant(node, value)
+            case ast.Name(id=name) if name in self._names:
+                return self._names[name]
             case ast.Name(id=name):
-                found = self._names.get(name)
-                if found is None:
-                    refuse(node, f"the name {name}")
-                return found
+                refuse(node, f"the name {name}")
+            case ast.Subscript(value=ast.Name(id=name), slice=index):
+                indices = index.elts if isinstance(index, ast.Tuple) else [index]
+                return self._read(name, indices, node)
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="T"), attr=name), args=args):
+                return self._call(node, name, args)
+        return self._operation(node)
+
+    def _operation(self, node: ast.expr) -> Value:
+        match node:
             case ast.BinOp(left=left, op=op, right=right):
                 return self._binary(node, _ARITHMETIC.get(type(op), ""), left, right)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -171,12 +174,7 @@ class Expressions:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return self._comparison(node, _COMPARISONS.get(type(op), ""), left, right)
             case ast.BoolOp(op=op, values=values):
-                return self._logical(isinstance(op, ast.And), [self.value(v) for v in values])
-            case ast.Subscript(value=ast.Name(id=name), slice=index):
-                indices = index.elts if isinstance(index, ast.Tuple) else [index]
-                return self._read(name, indices, node)
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="T"), attr=name), args=args):
-                return self._call(node, name, args)
+                return _logical(isinstance(op, ast.And), [self.value(v) for v in values])
         refuse(node, "this expression")
 
     def _binary(self, node: ast.AST, sign: str, left: ast.expr, right: ast.expr) -> Value:
@@ -196,42 +194,52 @@ class Expressions:
         text = f"({a.text} {sign} {b.text})"
         return Value(text, DType.BOOL, axes=a.axes | b.axes, truth=_truth(sign, a, b))
 
-    def _logical(self, is_and: bool, values: Sequence[Value]) -> Value:
-        open_ones = [value for value in values if value.truth is not is_and]
-        decided = [value for value in open_ones if value.truth is (not is_and)]
-        if decided or not open_ones:
-            truth = is_and if not open_ones else not is_and
-            return Value(str(truth), DType.BOOL, is_literal=True, truth=truth)
-        text = (" & " if is_and else " | ").join(value.text for value in open_ones)
-        axes = frozenset[int]().union(*(value.axes for value in open_ones))
-        return Value(f"({text})", DType.BOOL, axes=axes)
-
     def _call(self, node: ast.expr, name: str, args: Sequence[ast.expr]) -> Value:
         if name == "infinity" and len(args) == 1:
             return Value('float("inf")', _named_dtype(args[0]), is_literal=True)
         if name in DTYPES and len(args) == 1:
-            return _typed(node, self.value(args[0]), DTYPES[name])
+            return _typed(self.value(args[0]), DTYPES[name])
         if name == "Cast" and len(args) == 2:
             return converted(self.value(args[1]), _named_dtype(args[0]))
-        values = [self.value(arg) for arg in args]
-        match name, values:
-            case "if_then_else" | "Select", [condition, then, otherwise]:
-                return _choice(condition, then, otherwise)
-            case "max" | "min", [a, b]:
-                return _extreme(name, a, b)
-            case "abs" | "fabs", [a]:
-                return replace(a, text=f"tl.abs({a.text})", low=0, is_literal=False)
-            case "pow", [a, b]:
-                return _power(node, a, b)
-            case "floordiv" | "floormod" | "truncdiv" | "truncmod", [a, b]:
-                return binary(node, "//" if name.endswith("div") else "%", a, b)
-            case "bitwise_not", [a]:
-                return replace(a, text=f"(~{a.text})", low=None, high=None)
-            case _, [a, b] if name in _BITWISE_CALLS:
-                return binary(node, _BITWISE_CALLS[name], a, b)
-            case _, [a] if name in _FLOAT_FUNCTIONS:
-                return _float_function(_FLOAT_FUNCTIONS[name], a)
-        refuse(node, f"T.{name} in an expression")
+        found = _called(node, name, [self.value(arg) for arg in args])
+        if found is None:
+            refuse(node, f"T.{name} in an expression")
+        return found
+
+
+def _called(node: ast.expr, name: str, values: Sequence[Value]) -> Value | None:
+    """What a function of T gives for values; None if it is not accepted."""
+    match name, values:
+        case "if_then_else" | "Select", [condition, then, otherwise]:
+            return _choice(condition, then, otherwise)
+        case "max" | "min", [a, b]:
+            return _extreme(name, a, b)
+        case "pow", [a, b]:
+            return _power(node, a, b)
+        case _, [a, b] if name in _BINARY_CALLS:
+            return binary(node, _BINARY_CALLS[name], a, b)
+        case _, [a]:
+            return _of_one(name, a)
+    return None
+
+
+def _of_one(name: str, a: Value) -> Value | None:
+    if name in ("abs", "fabs"):
+        return replace(a, text=f"tl.abs({a.text})", low=0, high=None, is_literal=False)
+    if name == "bitwise_not":
+        return replace(a, text=f"(~{a.text})", low=None, high=None)
+    return _float_function(_FLOAT_FUNCTIONS[name], a) if name in _FLOAT_FUNCTIONS else None
+
+
+def _logical(is_and: bool, values: Sequence[Value]) -> Value:
+    open_ones = [value for value in values if value.truth is not is_and]
+    decided = [value for value in open_ones if value.truth is (not is_and)]
+    if decided or not open_ones:
+        truth = is_and if not open_ones else not is_and
+        return Value(str(truth), DType.BOOL, is_literal=True, truth=truth)
+    text = (" & " if is_and else " | ").join(value.text for value in open_ones)
+    axes = frozenset[int]().union(*(value.axes for value in open_ones))
+    return Value(f"({text})", DType.BOOL, axes=axes)
 
 
 def binary(node: ast.AST, sign: str, a: Value, b: Value) -> Value:
@@ -240,9 +248,9 @@ def binary(node: ast.AST, sign: str, a: Value, b: Value) -> Value:
     Raises:
         TileProgramError: a division of a number that may be negative, whose rounding differs.
     """
-    if sign == "*" and a.text == "1" or sign == "+" and a.text == "0":
+    if (sign, a.text) in (("*", "1"), ("+", "0")):
         return b
-    if sign in "*//" and b.text == "1" or sign in "+-" and b.text == "0":
+    if (sign, b.text) in (("*", "1"), ("//", "1"), ("+", "0"), ("-", "0")):
         return a
     low, high = _bounds(sign, a, b)
     if sign in ("//", "%") and not ((a.low or 0) >= 0 and a.low is not None and (b.low or 0) > 0):
@@ -265,9 +273,8 @@ def converted(value: Value, dtype: DType) -> Value:
 
 def _joined(a: Value, b: Value) -> DType | None:
     """The type of a result: a literal's gives way."""
-    if a.dtype is None or a.is_literal and not b.is_literal and b.dtype is not None:
-        return b.dtype
-    return a.dtype
+    gives_way = a.is_literal and not b.is_literal and b.dtype is not None
+    return b.dtype if a.dtype is None or gives_way else a.dtype
 
 
 def _constant(node: ast.AST, value: object) -> Value:
@@ -280,7 +287,7 @@ def _constant(node: ast.AST, value: object) -> Value:
     refuse(node, "this constant")
 
 
-def _typed(node: ast.AST, value: Value, dtype: DType) -> Value:
+def _typed(value: Value, dtype: DType) -> Value:
     """`T.float32(2)` or `T.int32(n)`."""
     if not value.is_literal:
         return converted(value, dtype)
@@ -360,19 +367,15 @@ def _both(join: Callable[[int, int], int], a: int | None, b: int | None) -> int 
 def _bounds(sign: str, a: Value, b: Value) -> tuple[int | None, int | None]:
     if a.low is None or a.high is None or b.low is None or b.high is None:
         return None, None
-    match sign:
-        case "+":
-            return a.low + b.low, a.high + b.high
-        case "-":
-            return a.low - b.high, a.high - b.low
-        case "*":
-            corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
-            return min(corners), max(corners)
-        case "//" if a.low >= 0 and b.low > 0:
-            return a.low // b.high, a.high // b.low
-        case "%" if a.low >= 0 and b.low > 0:
-            return 0, min(a.high, b.high - 1)
-    return None, None
+    if sign in ("+", "-", "*"):
+        exact = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign]
+        corners = [exact(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+        return min(corners), max(corners)
+    if sign not in ("//", "%") or a.low < 0 or b.low <= 0:
+        return None, None
+    if sign == "//":
+        return a.low // b.high, a.high // b.low
+    return 0, min(a.high, b.high - 1)
 
 
 def _truth(sign: str, a: Value, b: Value) -> bool | None:

@@ -59,10 +59,9 @@ class TileFunction:
             TileProgramError: other arguments than the program's parameters.
         """
         program, outputs = self._program, self._outputs
-        if len(args) != len(program.params) - len(outputs):
-            raise TileProgramError(
-                f"{program.name} takes {len(program.params) - len(outputs)} tensors, not {len(args)}"
-            )
+        taken = len(program.params) - len(outputs)
+        if len(args) != taken:
+            raise TileProgramError(f"{program.name} takes {taken} tensors, not {len(args)}")
         given = iter(args)
         tensors = [
             None if position in outputs else next(given) for position in range(len(program.params))

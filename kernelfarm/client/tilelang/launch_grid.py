@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from kernelfarm.client.tilelang.program import TileProgram
 from kernelfarm.errors import TileProgramError
+
+_OPERATIONS: Final[Mapping[type[ast.operator], Callable[[int, int], int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 
 
 def grid_of(program: TileProgram, sizes: Mapping[str, int]) -> tuple[int, int, int]:
@@ -29,23 +39,14 @@ def number_of(node: ast.expr, sizes: Mapping[str, int]) -> int:
     match node:
         case ast.Constant(value=int(value)):
             return value
-        case ast.Name(id=name):
-            if name not in sizes:
-                raise TileProgramError(f"the size {name} has no value")
+        case ast.Name(id=name) if name in sizes:
             return sizes[name]
-        case ast.BinOp(left=left, op=op, right=right):
+        case ast.Name(id=name):
+            raise TileProgramError(f"the size {name} has no value")
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
             a, b = number_of(left, sizes), number_of(right, sizes)
-            match op:
-                case ast.Add():
-                    return a + b
-                case ast.Sub():
-                    return a - b
-                case ast.Mult():
-                    return a * b
-                case ast.FloorDiv() if b:
-                    return a // b
-                case ast.Mod() if b:
-                    return a % b
+            if b or type(op) not in (ast.FloorDiv, ast.Mod):
+                return _OPERATIONS[type(op)](a, b)
         case ast.Call(func=ast.Attribute(attr="min" | "max" as name), args=[left, right]):
             chosen = min if name == "min" else max
             return chosen(number_of(left, sizes), number_of(right, sizes))

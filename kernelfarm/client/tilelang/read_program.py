@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from kernelfarm.client.tilelang.program import (
     Atomic,
@@ -29,31 +29,24 @@ from kernelfarm.client.tilelang.program import (
     Tile,
     TileProgram,
 )
-from kernelfarm.dtypes import DType
+from kernelfarm.client.tilelang.syntax import (
+    call_of,
+    dtype_of,
+    entries_of,
+    indices_of,
+    integer_of,
+    integers_of,
+    items_of,
+    keywords_of,
+    name_of,
+    refuse,
+    truth_of,
+)
 from kernelfarm.errors import TileProgramError
 
 _MAX_TEXT_BYTES: Final = 128 << 10
 _MAX_NODES: Final = 20_000
 _AXES: Final = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-DTYPES: Final[Mapping[str, DType]] = {
-    "float64": DType.F64,
-    "float32": DType.F32,
-    "float16": DType.F16,
-    "bfloat16": DType.BF16,
-    "float8_e4m3fn": DType.F8E4M3FN,
-    "float8_e5m2": DType.F8E5M2,
-    "int64": DType.I64,
-    "int32": DType.I32,
-    "int16": DType.I16,
-    "int8": DType.I8,
-    "uint64": DType.U64,
-    "uint32": DType.U32,
-    "uint16": DType.U16,
-    "uint8": DType.U8,
-    "bool": DType.BOOL,
-}
-"""Element types by TVM's names."""
-
 _TILE_SCOPES: Final = frozenset({"shared", "shared.dyn", "local.fragment"})
 # Hints on layouts and order, which the farm's toolchains decide themselves.
 _IGNORED_CALLS: Final = frozenset({"reads", "writes", "func_attr", "attr"})
@@ -112,7 +105,7 @@ class _Reader:
         body = self._prologue(function.body)
         statements = tuple(self._block(body))
         if not self._threads:
-            _refuse(function, "a program without T.Kernel")
+            refuse(function, "a program without T.Kernel")
         by_handle = [t for t in self._tensors if t.name in self._buffers]
         count = len(by_handle)
         return TileProgram(
@@ -134,55 +127,55 @@ class _Reader:
                 return self._prologue(node.body)
             if isinstance(node, ast.With):
                 if number + 1 != len(body):
-                    _refuse(body[number + 1], "a second T.Kernel")
+                    refuse(body[number + 1], "a second T.Kernel")
                 return node.body
             if isinstance(node, ast.AnnAssign):  # the indices of threads
                 continue
             self._declare(node)
-        _refuse(body[-1], "a program without T.Kernel")
+        refuse(body[-1], "a program without T.Kernel")
 
     def _bind(self, node: ast.For) -> None:
-        name, args = _call(node.iter)
-        keywords = _keywords(node.iter)
+        name, args = call_of(node.iter)
+        keywords = keywords_of(node.iter)
         thread = keywords.get("thread")
         axis = thread.value if isinstance(thread, ast.Constant) else None
         if name != "thread_binding" or len(args) != 1 or axis != _AXES[len(self._grid)]:
-            _refuse(node, "a loop outside of T.Kernel, or one over threads")
-        self._grid.append((_name(node.target), args[0]))
+            refuse(node, "a loop outside of T.Kernel, or one over threads")
+        self._grid.append((name_of(node.target), args[0]))
 
     def _declare(self, node: ast.stmt) -> None:
         if isinstance(node, ast.Expr):
-            name, args = _call(node.value)
+            name, args = call_of(node.value)
             if name == "func_attr" and args and isinstance(args[0], ast.Dict):
                 self._read_outputs(args[0])
             return
         if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-            _refuse(node, "this statement before T.Kernel")
-        target = _name(node.targets[0])
-        name, args = _call(node.value)
+            refuse(node, "this statement before T.Kernel")
+        target = name_of(node.targets[0])
+        name, args = call_of(node.value)
         if name in ("int32", "int64") and not args:
             self._sizes.append(target)
         elif name == "match_buffer":
             self._match(node, target, args)
         else:
-            _refuse(node, f"T.{name} before T.Kernel")
+            refuse(node, f"T.{name} before T.Kernel")
 
     def _read_outputs(self, attributes: ast.Dict) -> None:
         for key, value in zip(attributes.keys, attributes.values, strict=True):
             if isinstance(key, ast.Constant) and key.value == "tilelang_out_idx":
-                self._outputs = tuple(_integers(value))
+                self._outputs = tuple(integers_of(value))
 
     def _match(self, node: ast.Assign, target: str, args: Sequence[ast.expr]) -> None:
-        keywords = _keywords(node.value)
-        handle = _name(args[0])
+        keywords = keywords_of(node.value)
+        handle = name_of(args[0])
         position = len(self._tensors)
         if position >= len(self._handles) or self._handles[position] != handle:
-            _refuse(node, "parameters in another order than their buffers")
+            refuse(node, "parameters in another order than their buffers")
         strides = keywords.get("strides")
-        shape = _items(args[1])
+        shape = items_of(args[1])
         if strides is None:
-            _refuse(node, "a buffer without strides")
-        tensor = Tensor(target, shape, _items(strides), _dtype(node, args[2:], keywords))
+            refuse(node, "a buffer without strides")
+        tensor = Tensor(target, shape, items_of(strides), dtype_of(node, args[2:], keywords))
         self._tensors.append(tensor)
         self._buffers[target] = tensor
 
@@ -207,29 +200,25 @@ class _Reader:
                 return Branch(test, tuple(self._block(then)), tuple(self._block(otherwise)))
             case ast.For():
                 return self._loop(node)
-            case ast.With(items=[ast.withitem(context_expr=context)], body=inner):
-                name, _ = _call(context)
-                if name == "attr":
-                    _refuse(node, "a region with an attribute")
-        _refuse(node, "this statement")
+        refuse(node, "this statement")
 
     def _allocate(self, node: ast.Assign, target: str) -> None:
-        name, args = _call(node.value)
+        name, args = call_of(node.value)
         if name == "handle":  # the data of a buffer with a layout
             return
-        keywords = _keywords(node.value)
+        keywords = keywords_of(node.value)
         if name not in ("sblock_alloc_buffer", "alloc_buffer"):
-            _refuse(node, f"T.{name} as a statement")
+            refuse(node, f"T.{name} as a statement")
         scope = keywords.get("scope")
         found = scope.value if isinstance(scope, ast.Constant) else "global"
         if found not in _TILE_SCOPES:
-            _refuse(node, f"memory of scope {found!r} (T.alloc_var, T.alloc_local)")
-        tile = Tile(target, tuple(_integers(args[0])), _dtype(node, args[1:], keywords))
+            refuse(node, f"memory of scope {found!r} (T.alloc_var, T.alloc_local)")
+        tile = Tile(target, tuple(integers_of(args[0])), dtype_of(node, args[1:], keywords))
         self._tiles.append(tile)
         self._buffers[target] = tile
 
     def _effect(self, node: ast.Expr) -> Statement | None:
-        name, args = _call(node.value)
+        name, args = call_of(node.value)
         if name == "sblock_attr":
             self._read_threads(node, args)
             return None
@@ -246,57 +235,57 @@ class _Reader:
         if name == "atomic_add_elem_op":
             return Parallel((), (self._atomic(node, args),))
         if name not in readers:
-            _refuse(node, f"T.{name}")
+            refuse(node, f"T.{name}")
         try:
             return readers[name](args)
         except (IndexError, ValueError):
-            _refuse(node, f"these arguments of T.{name}")
+            refuse(node, f"these arguments of T.{name}")
 
     def _read_threads(self, node: ast.Expr, args: Sequence[ast.expr]) -> None:
-        for key, value in _dictionary(node, args):
+        for key, value in entries_of(node, args):
             if key == "tl.launch_threads":
                 count = 1
-                for extent in _integers(value):
+                for extent in integers_of(value):
                     count *= extent
                 self._threads = count
 
     def _product(self, args: Sequence[ast.expr]) -> Product:
         left, right, target = (self._region(arg) for arg in args[:3])
-        return Product(left, right, target, _truth(args[3]), _truth(args[4]), _truth(args[9]))
+        return Product(left, right, target, truth_of(args[3]), truth_of(args[4]), truth_of(args[9]))
 
     def _reduce(self, args: Sequence[ast.expr]) -> Reduce:
         source, target = self._region(args[0]), self._region(args[1])
         kind = args[2].value if isinstance(args[2], ast.Constant) else ""
-        return Reduce(source, target, str(kind), _integer(args[3]), _truth(args[4]))
+        return Reduce(source, target, str(kind), integer_of(args[3]), truth_of(args[4]))
 
     def _scan(self, args: Sequence[ast.expr]) -> Scan:
         source, target = self._region(args[0]), self._region(args[1])
-        return Scan(source, target, _integer(args[2]), _truth(args[3]))
+        return Scan(source, target, integer_of(args[2]), truth_of(args[3]))
 
     def _loop(self, node: ast.For) -> Statement:
-        kind, args = _call(node.iter, allows_range=True)
-        target = _name(node.target)
+        kind, args = call_of(node.iter, allows_range=True)
+        target = name_of(node.target)
         if kind in ("parallel", "vectorized"):
             return self._parallel(node)
         if kind not in ("serial", "range", "unroll") or len(args) not in (1, 2):
-            _refuse(node, f"a loop over T.{kind}")
+            refuse(node, f"a loop over T.{kind}")
         begin = args[0] if len(args) == 2 else ast.Constant(0)
-        annotations = _keywords(node.iter).get("annotations")
+        annotations = keywords_of(node.iter).get("annotations")
         stages = 0
         if annotations is not None:
-            for key, value in _dictionary(node, [annotations]):
+            for key, value in entries_of(node, [annotations]):
                 if key == "num_stages":
-                    stages = _integer(value)
+                    stages = integer_of(value)
         return Loop(target, begin, args[-1], stages, tuple(self._block(node.body)))
 
     def _parallel(self, node: ast.For) -> Parallel:
         axes: list[tuple[str, int]] = []
         body: Sequence[ast.stmt] = [node]
         while len(body) == 1 and isinstance(inner := body[0], ast.For):
-            kind, args = _call(inner.iter, allows_range=True)
+            kind, args = call_of(inner.iter, allows_range=True)
             if kind not in ("parallel", "vectorized") or len(args) != 1:
-                _refuse(inner, f"a loop over T.{kind} in one over T.Parallel")
-            axes.append((_name(inner.target), _integer(args[0])))
+                refuse(inner, f"a loop over T.{kind} in one over T.Parallel")
+            axes.append((name_of(inner.target), integer_of(args[0])))
             body = inner.body
         return Parallel(tuple(axes), tuple(self._lane(each) for each in body))
 
@@ -313,120 +302,35 @@ class _Reader:
                     tuple(self._lane(each) for each in otherwise),
                 )
             case ast.Expr(value=value):
-                name, args = _call(value)
+                name, args = call_of(value)
                 if name == "atomic_add_elem_op":
                     return self._atomic(node, args)
-        _refuse(node, "this statement in a loop over T.Parallel")
+        refuse(node, "this statement in a loop over T.Parallel")
 
     def _store(self, node: ast.Assign) -> Store:
         target = node.targets[0]
         assert isinstance(target, ast.Subscript)
-        return Store(self._buffer(target.value), _indices(target), node.value)
+        return Store(self._buffer(target.value), indices_of(target), node.value)
 
     def _atomic(self, node: ast.AST, args: Sequence[ast.expr]) -> Store:
-        name, pointer = _call(args[0])
+        name, pointer = call_of(args[0])
         if name != "access_ptr" or not isinstance(pointer[0], ast.Subscript) or len(args) < 2:
-            _refuse(node, "this form of T.atomic_add")
+            refuse(node, "this form of T.atomic_add")
         element = pointer[0]
-        return Store(self._buffer(element.value), _indices(element), args[1], is_atomic=True)
+        return Store(self._buffer(element.value), indices_of(element), args[1], is_atomic=True)
 
     def _region(self, node: ast.expr) -> Region:
-        name, args = _call(node)
+        name, args = call_of(node)
         if name != "region" or not isinstance(args[0], ast.Subscript):
-            _refuse(node, "an operand that is no region of a buffer")
-        extents = tuple(_integer(arg) for arg in args[2:])
-        region = Region(self._buffer(args[0].value), _indices(args[0]), extents)
+            refuse(node, "an operand that is no region of a buffer")
+        extents = tuple(integer_of(arg) for arg in args[2:])
+        region = Region(self._buffer(args[0].value), indices_of(args[0]), extents)
         if not len(region.buffer.shape) == len(region.starts) == len(extents):
-            _refuse(node, "a region of another rank than its buffer")
+            refuse(node, "a region of another rank than its buffer")
         return region
 
     def _buffer(self, node: ast.expr) -> Buffer:
-        found = self._buffers.get(_name(node))
+        found = self._buffers.get(name_of(node))
         if found is None:
-            _refuse(node, f"an unknown buffer {_name(node)}")
+            refuse(node, f"an unknown buffer {name_of(node)}")
         return found
-
-
-def _refuse(node: ast.AST, what: str) -> NoReturn:
-    line = getattr(node, "lineno", 0)
-    text = ast.unparse(node).partition("\n")[0][:120]
-    raise TileProgramError(
-        f"line {line}: {what} is not accepted: {text}; docs/tilelang.md lists what is"
-    )
-
-
-def _call(node: ast.expr, *, allows_range: bool = False) -> tuple[str, Sequence[ast.expr]]:
-    """The name of a function of `T`, and its arguments."""
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="T"), attr=name), args=args):
-            return name, args
-        case ast.Call(func=ast.Name(id="range"), args=args) if allows_range:
-            return "range", args
-    _refuse(node, "what is no call of a function of T")
-
-
-def _keywords(node: ast.expr) -> dict[str, ast.expr]:
-    if not isinstance(node, ast.Call):
-        return {}
-    return {keyword.arg or "": keyword.value for keyword in node.keywords}
-
-
-def _dictionary(node: ast.AST, args: Sequence[ast.expr]) -> Iterator[tuple[str, ast.expr]]:
-    if not args or not isinstance(args[0], ast.Dict):
-        _refuse(node, "an attribute that is no dictionary")
-    for key, value in zip(args[0].keys, args[0].values, strict=True):
-        if isinstance(key, ast.Constant):
-            yield str(key.value), value
-
-
-def _name(node: ast.expr) -> str:
-    if not isinstance(node, ast.Name):
-        _refuse(node, "what is no name")
-    return node.id
-
-
-def _items(node: ast.expr) -> tuple[ast.expr, ...]:
-    if not isinstance(node, ast.Tuple | ast.List):
-        _refuse(node, "what is no tuple")
-    return tuple(node.elts)
-
-
-def _indices(node: ast.Subscript) -> tuple[ast.expr, ...]:
-    found = node.slice
-    indices = tuple(found.elts) if isinstance(found, ast.Tuple) else (found,)
-    for each in indices:
-        if isinstance(each, ast.Slice):
-            _refuse(each, "a slice")
-    return indices
-
-
-def _integers(node: ast.expr) -> list[int]:
-    return [_integer(item) for item in _items(node)]
-
-
-def _integer(node: ast.expr) -> int:
-    match node:
-        case ast.Constant(value=int(value)) if not isinstance(value, bool):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
-            return -value
-    _refuse(node, "what is no whole number")
-
-
-def _truth(node: ast.expr) -> bool:
-    match node:
-        case ast.Call(args=[ast.Constant(value=bool(value))]) | ast.Constant(value=bool(value)):
-            return value
-    _refuse(node, "what is neither T.bool(True) nor T.bool(False)")
-
-
-def _dtype(
-    node: ast.AST, args: Sequence[ast.expr], keywords: Mapping[str, ast.expr]
-) -> DType:
-    """The element type; TVM leaves out float32."""
-    stated = args[0] if args else keywords.get("dtype", ast.Constant("float32"))
-    name = stated.value if isinstance(stated, ast.Constant) else None
-    dtype = DTYPES.get(str(name))
-    if dtype is None:
-        _refuse(node, f"element type {name!r}")
-    return dtype

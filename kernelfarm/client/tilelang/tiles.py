@@ -12,6 +12,7 @@ from kernelfarm.client.tilelang.program import (
     Branch,
     Copy,
     Fill,
+    Let,
     Loop,
     Parallel,
     Product,
@@ -85,6 +86,8 @@ class Lanes:
     def filled(self, value: Value, dtype: DType) -> str:
         """A value as a block of all lanes, in an element type."""
         name = TRITON_DTYPES[dtype]
+        if not self.extents:
+            return value.text if value.is_literal else converted(value, dtype).text
         if value.is_literal or not value.axes:
             return f"tl.full({shape_text(self.shape)}, {value.text}, {name})"
         text = converted(value, dtype).text
@@ -173,5 +176,6 @@ def _expressions_of(statement: Statement) -> list[ast.expr]:
             return [condition]
         case Store(value=value, indices=indices):
             return [value, *indices]
-    value = getattr(statement, "value", None)
-    return [value] if isinstance(value, ast.expr) else []
+        case Let(value=value):
+            return [value]
+    return []

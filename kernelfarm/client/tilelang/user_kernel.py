@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from kernelfarm.client.tilelang.emission import pointer_name
 from kernelfarm.client.tilelang.program import TileProgram
-from kernelfarm.client.tilelang.write_triton import pointer_name, size_name, write_triton
+from kernelfarm.client.tilelang.write_triton import size_name, write_triton
 from kernelfarm.digest import named_user_kernel
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.user_kernel import Pointer, Scalar, UserKernel
+from kernelfarm.ir.triton.user_kernel import Pointer, Scalar, UserKernel, UserParam
 
 
 def tile_kernel(program: TileProgram, warps: int) -> UserKernel:
@@ -17,7 +18,7 @@ def tile_kernel(program: TileProgram, warps: int) -> UserKernel:
         TileProgramError: a statement is outside of what is accepted.
         UserKernelError: the kernel is outside of the language of users' kernels.
     """
-    params = (
+    params: tuple[UserParam, ...] = (
         *(Pointer(pointer_name(tensor), tensor.dtype) for tensor in program.params),
         *(Scalar(size_name(size), DType.I32) for size in program.sizes),
     )
