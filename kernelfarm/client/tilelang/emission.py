@@ -16,7 +16,7 @@ from kernelfarm.client.tilelang.expressions import (
 )
 from kernelfarm.client.tilelang.program import Buffer, Let, Tensor, Tile
 from kernelfarm.client.tilelang.syntax import refuse
-from kernelfarm.client.tilelang.tiles import Lanes, expanded, padded, shape_text, tile_name
+from kernelfarm.client.tilelang.tiles import LaneBlock, expanded, padded, shape_text, tile_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import TileProgramError
 
@@ -38,7 +38,7 @@ class Emission:
         self._buffers = buffers
         self.lines: list[str] = []
         self.names: dict[str, Value] = {}
-        self.lanes = Lanes(())
+        self.lanes = LaneBlock(())
         self._axes: dict[str, int] = {}
         self._depth = 1
         self._counter = 0
@@ -87,13 +87,13 @@ class Emission:
     def over(self, extents: Sequence[int], names: Sequence[str] = ()) -> Iterator[list[Value]]:
         """Makes the lanes of a statement, and gives their numbers along each axis."""
         outer = dict(self.names)
-        self.lanes = Lanes(tuple(extents))
+        self.lanes = LaneBlock(tuple(extents))
         numbers = [self._number(axis, extent) for axis, extent in enumerate(extents)]
         self.names.update(zip(names, numbers, strict=False))
         self._axes = {name: axis for axis, name in enumerate(names)}
         yield numbers
         self._axes = {}
-        self.lanes = Lanes(())
+        self.lanes = LaneBlock(())
         self._restore(outer)
 
     def _number(self, axis: int, extent: int) -> Value:

@@ -28,7 +28,7 @@ def tilelang_function(program: Any, *, outputs: Sequence[int] | None = None) -> 
     """A tile program as a function of tensors.
 
     `program` is what `compile_tilelang` takes. `outputs` are the positions of the parameters that
-    the function allocates and returns; by default those that `tilelang.jit` was told. The others
+    the function allocates and returns; by default those that `tilelang.jit` was given. The others
     are its arguments. A model that calls the function may be compiled with the backend
     `kernelfarm`, which lets the farm compile the kernel; elsewhere the installed Triton does it.
 

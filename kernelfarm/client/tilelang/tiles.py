@@ -63,7 +63,7 @@ def expanded(text: str, kept: Sequence[int], rank: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class LaneBlock:
     """The lanes of a statement: the extents of its axes."""
 
     extents: tuple[int, ...]

@@ -35,7 +35,7 @@ from kernelfarm.client.tilelang.program import (
     TileProgram,
 )
 from kernelfarm.client.tilelang.tiles import (
-    Lanes,
+    LaneBlock,
     block_shape,
     expanded,
     is_whole,
@@ -302,7 +302,7 @@ class _Writer:
                     f"the largest or least of {extent} whole numbers is not accepted; expected a"
                     " power of two of them"
                 )
-            lanes = Lanes(region.extents)
+            lanes = LaneBlock(region.extents)
             text = f"tl.where({lanes.range_text(axis)} < {extent}, {text}, {value})"
         return text
 
