@@ -3,8 +3,10 @@
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
 `torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
 `kernelfarm.packaged(model)` looks for a package before it traces;
-`kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone. All load torch, so
-this package imports them on first use.
+`kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone;
+`kernelfarm.compile_tilelang(program, ...)` does so for a tile program of TileLang, and
+`kernelfarm.tilelang_function(program)` makes a function of it. All load torch, so this package
+imports them on first use.
 """
 
 from __future__ import annotations
@@ -15,16 +17,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
+    from kernelfarm.client.compile_tilelang import CompiledTileProgram, compile_tilelang
     from kernelfarm.client.compile_triton import CompiledTriton, compile_triton
     from kernelfarm.client.packaged import packaged, prefetch
+    from kernelfarm.client.tilelang.function import TileFunction, tilelang_function
 
 __all__ = [
     "CompiledModel",
+    "CompiledTileProgram",
     "CompiledTriton",
+    "TileFunction",
     "compile",
+    "compile_tilelang",
     "compile_triton",
     "packaged",
     "prefetch",
+    "tilelang_function",
 ]
 
 _CLIENT_NAMES = {
@@ -32,6 +40,10 @@ _CLIENT_NAMES = {
     "CompiledModel": ("compile_model", "CompiledModel"),
     "CompiledTriton": ("compile_triton", "CompiledTriton"),
     "compile_triton": ("compile_triton", "compile_triton"),
+    "CompiledTileProgram": ("compile_tilelang", "CompiledTileProgram"),
+    "compile_tilelang": ("compile_tilelang", "compile_tilelang"),
+    "TileFunction": ("tilelang.function", "TileFunction"),
+    "tilelang_function": ("tilelang.function", "tilelang_function"),
     "packaged": ("packaged", "packaged"),
     "prefetch": ("packaged", "prefetch"),
 }

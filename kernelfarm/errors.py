@@ -55,6 +55,12 @@ class UserKernelError(CallerError):
     reason = "USER_KERNEL"
 
 
+class TileProgramError(CallerError):
+    """A tile program of TileLang that has a form which is not accepted; nothing of it has run."""
+
+    reason = "TILE_PROGRAM"
+
+
 class UnsupportedDTypeError(CallerError):
     """An element type that the farm does not support."""
 

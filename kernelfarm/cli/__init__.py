@@ -17,6 +17,7 @@ COMMANDS = (
     "up",
     "compile",
     "compile-triton",
+    "compile-tilelang",
     "warm",
     "verify-coverage",
     "export-bundle",

@@ -64,7 +64,7 @@ def compile_triton_file(  # noqa: PLR0913, PLR0917 (one parameter for each optio
     manifest = compiled.save(out)
     console = Console()
     for name in compiled.programs:
-        console.print(_table(compiled, name))
+        console.print(variants_table(compiled, name))
     console.print(f"written: {manifest}", markup=False, soft_wrap=True)
 
 
@@ -89,7 +89,8 @@ def _function(text: str) -> Any:
     return getattr(module, name)
 
 
-def _table(compiled: CompiledTriton, target: str) -> Table:
+def variants_table(compiled: CompiledTriton, target: str) -> Table:
+    """A target's variants as a table."""
     from rich.table import Table  # noqa: PLC0415
 
     from kernelfarm.ir.artifact import guard_text  # noqa: PLC0415

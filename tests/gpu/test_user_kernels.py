@@ -25,7 +25,7 @@ def test_a_model_with_kernels_computes_what_it_should(
     assert problem_of(case, torch.device("cuda:0"), options) == ""
 
 
-@pytest.mark.parametrize("case", CASES[:6], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*CASES[:6], *CASES[-3:]], ids=lambda case: case.name)
 def test_a_model_with_kernels_compiles_without_a_gpu(
     case: UserKernelCase, vendor_farm: Farm
 ) -> None:

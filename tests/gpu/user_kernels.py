@@ -24,9 +24,11 @@ import triton
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.tilelang.function import tilelang_function
 from kernelfarm.ir.graph_ir import Graph
 from tests.gpu.case import floats
 from tests.support.prepared_folder import canonical_text, offline, prepare
+from tests.support.tile_programs import program_text
 from tests.support.traced_graphs import recording
 from tests.support.triton_without_gpu import as_with_a_gpu
 from tests.support.tutorial_kernels import (
@@ -122,6 +124,23 @@ def _described(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+_tile_matmul = tilelang_function(program_text("matmul_large"), outputs=[-1])
+_tile_attention = tilelang_function(program_text("attention"), outputs=[-1])
+_tile_varying = tilelang_function(program_text("matmul_varying"), outputs=[-1])
+
+
+def _tiles(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return _tile_matmul(a, b, bias) * 2
+
+
+def _tiled_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return _tile_attention(q, k, v) + 1
+
+
+def _varying_tiles(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _tile_varying(a, b).abs()
+
+
 def _halves(*shape: int, seed: int = 0) -> torch.Tensor:
     return floats(*shape, dtype=torch.float16, seed=seed)
 
@@ -172,6 +191,30 @@ def all_user_kernels() -> Iterator[UserKernelCase]:
         lambda: (_halves(512, 384), _halves(256, 384, seed=1)),
         lambda a, b: a @ b.t(),
         2e-3,
+    )
+    yield UserKernelCase(
+        "a tile program: matmul",
+        _tiles,
+        lambda: (*(_halves(4096, 4096, seed=seed) for seed in range(2)), _halves(4096, seed=2)),
+        lambda a, b, bias: torch.relu(a @ b + bias) * 2,
+        2e-3,
+    )
+    yield UserKernelCase(
+        "a tile program: attention",
+        _tiled_attention,
+        lambda: tuple(_halves(2, 2, 128, 32, seed=seed) for seed in range(3)),
+        lambda q, k, v: (
+            torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) + 1
+        ),
+        3e-3,
+    )
+    yield UserKernelCase(
+        "a tile program: rows of varying number",
+        _varying_tiles,
+        lambda: (_halves(77, 64), _halves(64, 48, seed=1)),
+        lambda a, b: (a @ b).abs(),
+        2e-3,
+        dynamic=True,
     )
 
 

@@ -28,10 +28,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Case:
-    """One launch: source, number of programs, buffers in the order of parameters, sizes."""
+    """One launch: source, numbers of programs, buffers in the order of parameters, sizes."""
 
     source: TritonSource
-    programs: int
+    programs: int | tuple[int, int, int]
     buffers: tuple[np.ndarray[Any, Any], ...]
     sizes: tuple[int, ...]
 
@@ -87,8 +87,9 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     namespace: dict[str, Any] = {"__name__": source.name}
     exec(compile(source.text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
+    grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
     try:
-        namespace[source.name][(case.programs,)](*tensors, *case.sizes, **dict(source.constexprs))
+        namespace[source.name][grid](*tensors, *case.sizes, **dict(source.constexprs))
     except Exception as error:
         return f"{type(error).__name__}: {error}\n{error.__cause__}"
     return tuple(
