@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, Assumptions
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage
+from codegen_svc.backends.triton_hints import HintedKernel, apply_hints
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.emitters.triton.source import TritonSource
 from codegen_svc.emitters.triton.user_module import emit_user_module
@@ -23,6 +24,7 @@ from kernelfarm.ir.artifact import (
     LaunchFacts,
     StageText,
 )
+from kernelfarm.ir.triton.check_source import check_source
 from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
 from kernelfarm.targets import GpuFacts, TargetFacts
@@ -45,23 +47,44 @@ def build_user_kernel(
     target: TargetFacts,
     toolchain: GpuToolchain,
     known_options: frozenset[str],
+    known_hints: frozenset[str],
 ) -> tuple[BuiltKernel, ...]:
     """A variant for aligned buffers, and the general one.
 
-    `known_options` are those of Triton's options that the vendor has; a note names the others.
+    `known_options` and `known_hints` are those that the vendor has; notes name the others. If the
+    kernel does not compile with its hints, it is compiled without them, and a note says so.
 
     Raises:
         UserKernelError: the kernel is outside of the language.
         KernelRejectedError: Triton refuses it, or it needs more than the chip has.
     """
+    check_source(kernel.source)
+    hinted = apply_hints(kernel, known_hints)
+    plain = HintedKernel(kernel, {}, ())
+    try:
+        return _variants_of(kernel, target, toolchain, known_options, hinted)
+    except KernelRejectedError as error:
+        if hinted.kernel is kernel:
+            raise
+        note = f"the hints are ignored: with them, {error}"
+        return _variants_of(kernel, target, toolchain, known_options, replace(plain, notes=(note,)))
+
+
+def _variants_of(
+    kernel: UserKernel,
+    target: TargetFacts,
+    toolchain: GpuToolchain,
+    known_options: frozenset[str],
+    hinted: HintedKernel,
+) -> tuple[BuiltKernel, ...]:
     with stage("triton"):
-        source = emit_user_module(kernel)
+        source = emit_user_module(hinted.kernel)
     stated = {name: value for name, value in kernel.options if name in known_options}
-    options = {**toolchain.options, **stated}
+    options = {**toolchain.options, **stated, **hinted.options}
     ignored = sorted({name for name, _ in kernel.options} - known_options)
     notes = tuple(f"option {name} does not exist for {target.vendor}" for name in ignored)
     return tuple(
-        _built(kernel, target, toolchain, (source, options, notes), variant)
+        _built(kernel, target, toolchain, (source, options, notes + hinted.notes), variant)
         for variant in _variants(kernel, toolchain.uses_pointer_range)
     )
 

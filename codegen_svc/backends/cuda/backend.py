@@ -9,6 +9,7 @@ from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
+from codegen_svc.backends.triton_hints import PIPELINE_HINTS
 from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
 from codegen_svc.backends.triton_user_kernel import build_user_kernel
 from kernelfarm.ir.artifact import BuiltKernel
@@ -28,6 +29,7 @@ _OPTIONS = {
 }
 
 # Triton's defaults but for these: its default for the first one changes with its version.
+_USER_HINTS = frozenset(PIPELINE_HINTS)
 _USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
 _USER_OPTION_NAMES = frozenset({"maxnreg", "num_ctas", "num_stages", "num_warps"})
 
@@ -56,7 +58,7 @@ class CudaBackend:
     def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """A variant for aligned buffers, and the general one, with Triton's own defaults."""
         toolchain = GpuToolchain("cubin", False, _USER_OPTIONS, _usage)
-        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES)
+        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES, _USER_HINTS)
 
     def makes_runnable_binaries(self) -> bool:
         """True: cubins run on the chips that they name."""

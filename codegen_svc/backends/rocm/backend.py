@@ -24,6 +24,7 @@ _OPTIONS = {
 }
 _REGISTER_BYTES = 4
 # Triton's defaults but for these: its default for the first one changes with its version.
+_USER_HINTS = frozenset({"waves_per_eu"})
 _USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
 _USER_OPTION_NAMES = frozenset(
     {"kpack", "matrix_instr_nonkdim", "num_ctas", "num_stages", "num_warps", "waves_per_eu"}
@@ -54,7 +55,7 @@ class RocmBackend:
     def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """A variant for aligned buffers, and the general one, with Triton's own defaults."""
         toolchain = GpuToolchain("hsaco", True, _USER_OPTIONS, _usage)
-        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES)
+        return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES, _USER_HINTS)
 
     def makes_runnable_binaries(self) -> bool:
         """True: code objects run on the chips that they name."""

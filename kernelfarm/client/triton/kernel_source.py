@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from kernelfarm.errors import UserKernelError
+from kernelfarm.ir.triton.hints import Hint, hints_of, with_hints
 from kernelfarm.ir.triton.language import BUILTINS, LIBDEVICE_MODULE, TL, TRITON_MODULE
 
 _MODULES: Mapping[str, str] = {
@@ -81,13 +82,14 @@ class _Sources:
         self._names: dict[int, str] = {}
         self._definitions: dict[str, ast.FunctionDef] = {}
         self._constants: dict[str, str] = {}
+        self._hints: dict[int, list[Hint]] = {}
         self._kept: list[Any] = []
 
     def of(self, jit: Any) -> KernelSource:
         """The source of a function with everything that it uses."""
         name = self.add(jit)
         lines = [f"{constant} = {text}" for constant, text in sorted(self._constants.items())]
-        lines += [ast.unparse(node) for node in self._definitions.values()]
+        lines += [self._written(node) for node in self._definitions.values()]
         params = tuple(param.name for param in jit.params)
         return KernelSource(
             text="\n".join(lines) + "\n",
@@ -96,6 +98,18 @@ class _Sources:
             constexprs=frozenset(param.name for param in jit.params if param.is_constexpr),
             defaults={p.name: p.default for p in jit.params if p.default is not inspect._empty},
         )
+
+    def _written(self, node: ast.FunctionDef) -> str:
+        """A definition's text, in which each statement has its hints."""
+        text = ast.unparse(node)
+        if not any(id(statement) in self._hints for statement in _statements(node)):
+            return text
+        lines = text.split("\n")
+        written = _statements(ast.parse(text).body[0])
+        for statement, shown in zip(_statements(node), written, strict=True):
+            hints = self._hints.get(id(statement), [])
+            lines[shown.lineno - 1] = with_hints(lines[shown.lineno - 1], hints)
+        return "\n".join(lines)
 
     def add(self, jit: Any) -> str:
         """The name of a function in the source; adds it behind all that it calls."""
@@ -106,6 +120,7 @@ class _Sources:
         self._names[id(jit)] = name
         self._kept.append(jit)  # so that no other object gets its id
         node = _definition(jit)
+        self._hints |= _hints_by_statement(jit, node)
         node.name = name
         node = _Names(jit.fn, self, node).visit(node)
         self._definitions[name] = ast.fix_missing_locations(node)
@@ -153,6 +168,36 @@ def _definition(jit: Any) -> ast.FunctionDef:
     if is_docstring:
         node.body = node.body[1:] or [ast.Pass()]
     return node
+
+
+def _statements(function: ast.AST) -> list[ast.stmt]:
+    """The statements of a function, in an order that depends on their structure alone."""
+    return [node for node in ast.walk(function) if isinstance(node, ast.stmt)][1:]
+
+
+def _hints_by_statement(jit: Any, function: ast.FunctionDef) -> dict[int, list[Hint]]:
+    """The hints of a function by the identity of their statement.
+
+    A comment belongs to the statement at whose end it stands, else to the next one.
+    """
+    text = textwrap.dedent(inspect.getsource(jit.fn))
+    statements = [node for node in _statements(function) if hasattr(node, "lineno")]
+    statements.sort(key=lambda node: node.lineno)
+    found: dict[int, list[Hint]] = {}
+    for hint in hints_of(text):
+        around = [s for s in statements if s.lineno <= hint.line <= _last_line(s)]
+        below = [s for s in statements if s.lineno > hint.line]
+        for chosen in around[-1:] or below[:1] or statements[-1:]:
+            found.setdefault(id(chosen), []).append(hint)
+    return found
+
+
+def _last_line(statement: ast.stmt) -> int:
+    """The last line of a simple statement, or of the head of a compound one."""
+    body = getattr(statement, "body", None)
+    if body:
+        return max(statement.lineno, int(body[0].lineno) - 1)
+    return statement.end_lineno or statement.lineno
 
 
 class _Names(ast.NodeTransformer):

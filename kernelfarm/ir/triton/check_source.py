@@ -28,6 +28,7 @@ from kernelfarm.ir.triton.bounds import (
     parsed,
 )
 from kernelfarm.ir.triton.check_function import Scope, check_function
+from kernelfarm.ir.triton.hints import hints_of
 from kernelfarm.ir.triton.language import BUILTINS, MODULES
 from kernelfarm.ir.triton.literals import check_literal
 
@@ -80,6 +81,7 @@ def check_source(text: str) -> CheckedSource:
             and what was expected.
     """
     tree = parsed(text)
+    hints_of(text)
     constants: dict[str, ast.expr] = {}
     definitions: dict[str, ast.FunctionDef] = {}
     for statement in tree.body:

@@ -1,0 +1,120 @@
+"""Applies the hints of a user's Triton kernel: other loops, other options, and notes on the rest.
+
+A hint changes how a kernel runs, never what it computes. One that the vendor does not know, or
+that does not fit its statement, is ignored, and a note says why.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kernelfarm.ir.triton.check_kernel import OPTIONS
+from kernelfarm.ir.triton.hints import Hint, hints_of
+from kernelfarm.ir.triton.user_kernel import UserKernel
+
+PIPELINE_HINTS: Final[Mapping[str, int]] = {"shared_memory": 2, "async": 3}
+"""Hints of a load in a loop, which goes through shared memory, and the depths of its pipeline.
+
+With two stages one copy is under way while the last one is used; with three there are two.
+"""
+
+_STAGES: Final = range(2, 9)
+
+
+@dataclass(frozen=True, slots=True)
+class HintedKernel:
+    """A kernel after its hints: its source has other loops; `options` are further ones."""
+
+    kernel: UserKernel
+    options: Mapping[str, int]
+    notes: tuple[str, ...]
+
+
+def apply_hints(kernel: UserKernel, known: frozenset[str]) -> HintedKernel:
+    """A checked kernel with the hints that a vendor knows applied to it."""
+    hints = hints_of(kernel.source)
+    if not hints:
+        return HintedKernel(kernel, {}, ())
+    tree = ast.parse(kernel.source)
+    options: dict[str, int] = {}
+    notes: list[str] = []
+    for hint in hints:
+        problem = "it does not exist for this vendor"
+        if hint.name in known:
+            problem = (
+                _pipeline(tree, hint)
+                if hint.name in PIPELINE_HINTS
+                else _option(kernel, hint, options)
+            )
+        result = f"ignored: {problem}" if problem else "applied"
+        notes.append(f"hint {hint} at line {hint.line}: {result}")
+    changed = replace(kernel, source=ast.unparse(tree) + "\n")
+    return HintedKernel(changed, options, tuple(notes))
+
+
+def _option(kernel: UserKernel, hint: Hint, options: dict[str, int]) -> str:
+    """Why an option is not set; empty if it is."""
+    allowed = OPTIONS[hint.name]
+    if hint.name in dict(kernel.options):
+        return "the launch states this option"
+    if hint.value is None or hint.value not in allowed:
+        return f"expected a number from {allowed.start} to {allowed.stop - 1}"
+    options[hint.name] = hint.value
+    return ""
+
+
+def _pipeline(tree: ast.Module, hint: Hint) -> str:
+    """Gives the loop around a load a pipeline; says why not, or nothing."""
+    stages = PIPELINE_HINTS[hint.name] if hint.value is None else hint.value
+    if stages not in _STAGES:
+        return f"expected {_STAGES.start} to {_STAGES.stop - 1} stages"
+    loop, statement = _at_line(tree, hint.line)
+    if loop is None or statement is None or not any(map(_is_load, ast.walk(statement))):
+        return "expected it at a statement with tl.load in a loop"
+    call = loop.iter
+    if not isinstance(call, ast.Call) or not _is_range(call.func):
+        return "expected a loop over range or tl.range"
+    stated = next((k for k in call.keywords if k.arg == "num_stages"), None)
+    if stated is not None and not _is_less(stated.value, stages):
+        return "the loop states its stages"
+    call.func = ast.Attribute(ast.Name("tl", ast.Load()), "range", ast.Load())
+    call.keywords = [k for k in call.keywords if k is not stated]
+    call.keywords.append(ast.keyword("num_stages", ast.Constant(stages)))
+    return ""
+
+
+def _at_line(tree: ast.Module, line: int) -> tuple[ast.For | None, ast.stmt | None]:
+    """The loop of a line's statement: itself, or the innermost around it; and the statement."""
+    for loop, statement in _statements(tree, None):
+        if statement.lineno == line:
+            return statement if isinstance(statement, ast.For) else loop, statement
+    return None, None
+
+
+def _statements(parent: ast.AST, loop: ast.For | None) -> Iterator[tuple[ast.For | None, ast.stmt]]:
+    for child in ast.iter_child_nodes(parent):
+        if isinstance(child, ast.stmt):
+            yield loop, child
+            yield from _statements(child, child if isinstance(child, ast.For) else loop)
+
+
+def _is_load(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="tl"), attr="load")):
+            return True
+    return False
+
+
+def _is_range(node: ast.expr) -> bool:
+    match node:
+        case ast.Name(id="range") | ast.Attribute(value=ast.Name(id="tl"), attr="range"):
+            return True
+    return False
+
+
+def _is_less(node: ast.expr, stages: int) -> bool:
+    """True if an earlier hint, or the source, states fewer stages."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value < stages
