@@ -3,7 +3,8 @@
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
 `torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
 `kernelfarm.packaged(model)` looks for a package before it traces;
-`kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone. All load torch, so
+`kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone;
+`kernelfarm.use_as_inductor_cache()` lets Inductor's remote caches use the farm. All load torch, so
 this package imports them on first use.
 """
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
     from kernelfarm.client.compile_triton import CompiledTriton, compile_triton
+    from kernelfarm.client.drop_in.inductor_cache import use_as_inductor_cache
     from kernelfarm.client.packaged import packaged, prefetch
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "compile_triton",
     "packaged",
     "prefetch",
+    "use_as_inductor_cache",
 ]
 
 _CLIENT_NAMES = {
@@ -34,6 +37,7 @@ _CLIENT_NAMES = {
     "compile_triton": ("compile_triton", "compile_triton"),
     "packaged": ("packaged", "packaged"),
     "prefetch": ("packaged", "prefetch"),
+    "use_as_inductor_cache": ("drop_in.inductor_cache", "use_as_inductor_cache"),
 }
 
 
