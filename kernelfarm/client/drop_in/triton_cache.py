@@ -17,7 +17,7 @@ import triton
 from triton.runtime.cache import FileCacheManager
 
 from kernelfarm.client.drop_in.fail_open import without_errors
-from kernelfarm.client.drop_in.shared_files import Files, SharedFiles
+from kernelfarm.client.drop_in.shared_files import SharedFiles
 from kernelfarm.client.farm.access import FarmAccess
 
 TRITON_COUNTERS = {
@@ -62,9 +62,7 @@ class FarmCacheManager(FileCacheManager):  # type: ignore[misc] # Triton has no 
         """The paths of a kernel's files by name; None if it must be compiled."""
         local: dict[str, str] | None = super().get_group(filename)
         found = self._found(filename, is_local=local is not None)
-        if found is None:
-            return None if filename in self._missed else local
-        return {name: super().put(content, name) for name, content in found.items()}
+        return local if found is None and filename not in self._missed else found
 
     def put_group(self, filename: str, group: Mapping[str, str]) -> str:
         """Lists the files of a kernel that was compiled; a publisher publishes them."""
@@ -80,9 +78,7 @@ class FarmCacheManager(FileCacheManager):  # type: ignore[misc] # Triton has no 
         found = self._found(filename, is_local=local is not None)
         if found is None:
             return None if filename in self._missed else local
-        # Under another name, so that the next process asks again.
-        path: str = super().put(found[filename], f"farm.{filename}")
-        return path
+        return found[filename]
 
     def put(self, data: Any, filename: str, binary: bool = True) -> str:
         """Stores a file; a publisher publishes measured times."""
@@ -91,22 +87,30 @@ class FarmCacheManager(FileCacheManager):  # type: ignore[misc] # Triton has no 
             self._publish(filename, {filename: path})
         return path
 
-    def _found(self, filename: str, *, is_local: bool) -> Files | None:
-        """The files at the farm, unless Triton's folder has them.
+    def _found(self, filename: str, *, is_local: bool) -> dict[str, str] | None:
+        """The paths of the farm's files by name, unless Triton's folder has the files already.
 
         A publisher asks the farm first, and compiles again what the farm does not have.
         """
 
-        def look_up(access: FarmAccess) -> Files | None:
+        def look_up(access: FarmAccess) -> dict[str, str] | None:
             entry = TritonFiles(access, self.key, filename)
             if is_local and not entry.is_publisher:
                 return None
             files = entry.files()
             if files is None and entry.may_publish:
                 self._missed[filename] = entry
-            return files if files and filename in files and not is_local else None
+            if files is None or filename not in files or is_local:
+                return None
+            return {name: self._written(name, content) for name, content in files.items()}
 
         return without_errors(look_up, None) if self._is_shared else None
+
+    def _written(self, name: str, content: bytes) -> str:
+        # Timings get another name, so that the next process asks again.
+        stored_as = f"farm.{name}" if name.endswith(_TIMINGS) else name
+        path: str = super().put(content, stored_as)
+        return path
 
     def _publish(self, filename: str, paths: Mapping[str, str]) -> None:
         entry = self._missed.pop(filename, None)
