@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kernelfarm.v1 import manifest_pb2
 from tests.support.drop_in_programs import compile_with_triton, entries_below, publishing
 from tests.support.trace_machines import Fleet
 
@@ -38,3 +39,16 @@ def test_what_triton_compiled_itself_needs_no_farm(fleet: Fleet) -> None:
     again = compile_with_triton(fleet, "one")
     assert (again["hits"], again["warnings"]) == ([True, True], 0)
     fleet.meddling.start()
+
+
+def test_a_tampered_kernel_is_compiled_instead(fleet: Fleet) -> None:
+    made = published(fleet)
+
+    def tamper(signed: manifest_pb2.SignedVariant) -> None:
+        signed.content = signed.content[:-1] + bytes([signed.content[-1] ^ 1])
+
+    fleet.meddling.trace_change = tamper
+    seen = compile_with_triton(fleet, "reader")
+    assert (seen["hits"], seen["warnings"]) == ([False, False], 1)
+    assert seen["binaries"] == made["binaries"]
+    assert seen["counters"]["refused.drop_in.poisoned_blob"] == 2
