@@ -36,7 +36,7 @@ MAX_ENTRY_BYTES = 4 << 20
 
 _MAX_FILES = 64
 _NAME = re.compile(r"(?!\.\.?$)(?!__grp__)[^/\\\0]{1,255}")
-"""One file of a folder. Triton believes what a file `__grp__...` lists."""
+"""One file of a folder. Triton would use what a file `__grp__...` lists."""
 
 
 class SharedFiles(SignedEntries[Files]):
