@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,6 @@ from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
 from tests.support.drop_in_programs import compile_with_inductor, publishing
-from tests.support.package_machines import marking
 from tests.support.trace_machines import Fleet
 
 
@@ -36,6 +37,16 @@ def test_a_process_with_an_empty_folder_lowers_no_graph(fleet: Fleet) -> None:
     assert not seen["warnings"]
 
 
+class Mark:
+    """Makes a folder when it is unpickled, and then fails, so that Inductor compiles."""
+
+    def __init__(self, folder: Path) -> None:
+        self._code = f"import os; os.mkdir({str(folder)!r}); raise ValueError('a mark')"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return exec, (self._code,)
+
+
 @pytest.mark.parametrize("is_trusted", [False, True])
 def test_a_pickle_is_loaded_only_if_a_pinned_publisher_signed_it(
     fleet: Fleet, is_trusted: bool
@@ -44,7 +55,8 @@ def test_a_pickle_is_loaded_only_if_a_pinned_publisher_signed_it(
     published(fleet)
     signer = fleet.signer() if is_trusted else new_signer(Space.TRACES)
     mark = fleet.folder / "unpickled"
-    value = {"data": base64.b64encode(marking(mark)).decode(), "time_taken_ms": 0}
+    pickled = pickle.dumps(Mark(mark))
+    value = {"data": base64.b64encode(pickled).decode(), "time_taken_ms": 0}
 
     def change(signed: manifest_pb2.SignedVariant) -> None:
         trace = pb.Trace.FromString(signed.content)
