@@ -4,9 +4,10 @@
 `torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
 `kernelfarm.packaged(model)` looks for a package before it traces;
 `kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone;
-`kernelfarm.compile_tilelang(program, ...)` does so for a tile program of TileLang, and
-`kernelfarm.tilelang_function(program)` makes a function of it. All load torch, so this package
-imports them on first use.
+`kernelfarm.compile_tilelang(program, ...)` does so for a tile program of TileLang;
+`kernelfarm.tilelang_function(program)` makes a function of it;
+`kernelfarm.use_as_inductor_cache()` lets Inductor's remote caches use the farm. All load torch, so
+this package imports them on first use.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kernelfarm.client.compile_model import compile_model as compile
     from kernelfarm.client.compile_tilelang import CompiledTileProgram, compile_tilelang
     from kernelfarm.client.compile_triton import CompiledTriton, compile_triton
+    from kernelfarm.client.drop_in.inductor_cache import use_as_inductor_cache
     from kernelfarm.client.packaged import packaged, prefetch
     from kernelfarm.client.tilelang.function import TileFunction, tilelang_function
 
@@ -33,6 +35,7 @@ __all__ = [
     "packaged",
     "prefetch",
     "tilelang_function",
+    "use_as_inductor_cache",
 ]
 
 _CLIENT_NAMES = {
@@ -46,6 +49,7 @@ _CLIENT_NAMES = {
     "tilelang_function": ("tilelang.function", "tilelang_function"),
     "packaged": ("packaged", "packaged"),
     "prefetch": ("packaged", "prefetch"),
+    "use_as_inductor_cache": ("drop_in.inductor_cache", "use_as_inductor_cache"),
 }
 
 

@@ -39,6 +39,14 @@ packages.farm.not_published.REASON          packages that the farm did not accep
 packages.not_covered.REASON                 calls that no package can have, and why
 packages.not_made                           calls for which PyTorch could not make a package
 refused.packages.REASON                     packages that failed verification
+triton_cache.disk.hits, .farm.hits          kernels of Triton that this disk had; that the farm had
+triton_cache.farm.misses, .misses.REASON    look-ups of such kernels that found nothing
+triton_cache.farm.stale, .failures.REASON   kernels that were invalidated; failed look-ups
+triton_cache.farm.published                 kernels that this client published
+triton_cache.farm.not_published.REASON      kernels that the farm did not accept
+inductor_cache.*                            the same, of values of Inductor's remote caches
+refused.drop_in.REASON                      kernels and values that failed verification
+drop_in.errors                              errors in the caches of Triton and Inductor
 warm.unreadable, warm.write_failures        trace files that another user may have written; that
                                             could not be written
 """

@@ -127,6 +127,10 @@ class ClientSettings:
     """`trusted` lets `kernelfarm.packaged` run the code of packages that a pinned key for traces
     signed; it needs `trusted_keys_file`."""
 
+    drop_in_caches: Literal["off", "trusted"] = "off"
+    """`trusted` lets the caches of Triton and Inductor use entries that a pinned key for traces
+    signed; it needs `trusted_keys_file`. Entries are code."""
+
     disk_cache_dir: Path = field(default_factory=default_cache_dir)
     """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in
     `~/.cache` (or `XDG_CACHE_HOME`), `~/Library/Caches` or `%LOCALAPPDATA%`."""

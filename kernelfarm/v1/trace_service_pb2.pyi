@@ -64,7 +64,7 @@ class Trace(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     ENTRY_FIELD_NUMBER: _builtins.int
     program_key: _builtins.bytes
-    """The key of the graph's program, 32 bytes."""
+    """The key of the graph's program, 32 bytes; for an entry without a program, its own digest."""
     entry: _builtins.bytes
     """The trace in the format of one capture version; opaque to the farm; never empty."""
     @_builtins.property

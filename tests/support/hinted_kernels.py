@@ -1,5 +1,8 @@
 """A user's kernel with hints in its comments."""
 
+# Triton writes constants in capital letters.
+# ruff: noqa: N803
+
 from __future__ import annotations
 
 import triton

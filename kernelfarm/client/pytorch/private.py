@@ -70,6 +70,12 @@ if TYPE_CHECKING:
     from torch._inductor.cudagraph_trees import reset_cudagraph_trees as reset_cudagraph_trees
     from torch._inductor.cudagraph_utils import PlaceholderInfo as PlaceholderInfo
     from torch._inductor.output_code import OutputCode as OutputCode
+    from torch._inductor.remote_cache import RemoteAOTAutogradCache as RemoteAOTAutogradCache
+    from torch._inductor.remote_cache import RemoteAutotuneCache as RemoteAutotuneCache
+    from torch._inductor.remote_cache import (
+        RemoteBundledAutotuneCache as RemoteBundledAutotuneCache,
+    )
+    from torch._inductor.remote_cache import RemoteFxGraphCache as RemoteFxGraphCache
     from torch._inductor.utils import FORBIDDEN_CUDAGRAPH_OPS as FORBIDDEN_CUDAGRAPH_OPS
     from torch._inductor.utils import count_tangents as count_tangents
     from torch._ops import HigherOrderOperator as HigherOrderOperator
@@ -124,6 +130,7 @@ _GUARDS = "torch._C._dynamo.guards"
 _SCHEMAS = "torch._functorch._aot_autograd.schemas"
 _WRAPPERS = "torch._functorch._aot_autograd.runtime_wrappers"
 _TREES = "torch._inductor.cudagraph_trees"
+_REMOTE_CACHES = "torch._inductor.remote_cache"
 _FAKE = "torch._subclasses.fake_tensor"
 _SHAPES = "torch.fx.experimental.symbolic_shapes"
 
@@ -201,6 +208,13 @@ NAMES: Mapping[str, PrivateName] = {
     "get_manager": PrivateName(_TREES, "has the recordings of a device and thread"),
     "reset_cudagraph_trees": PrivateName(_TREES, "drops the recordings of a thread"),
     "_is_key_in_tls": PrivateName(_C, "whether a thread can have recordings"),
+    # Inductor's own remote caches
+    "RemoteFxGraphCache": PrivateName(_REMOTE_CACHES, "stores Inductor's graphs"),
+    "RemoteAOTAutogradCache": PrivateName(_REMOTE_CACHES, "stores AOT Autograd's graphs"),
+    "RemoteAutotuneCache": PrivateName(_REMOTE_CACHES, "stores the results of autotuning"),
+    "RemoteBundledAutotuneCache": PrivateName(
+        _REMOTE_CACHES, "stores the results of autotuning of one graph"
+    ),
     "PlaceholderInfo": PrivateName(
         "torch._inductor.cudagraph_utils", "names an argument in messages"
     ),
@@ -422,6 +436,23 @@ def system_text() -> str:
     """The GPU and its software, by which PyTorch decides whether it loads a package."""
     found = _imported("SystemInfo").current()
     return f"{found.gpu_name}, toolkit {found.toolkit_version}, triton {found.triton_version}"
+
+
+def inductor_remote_caches() -> tuple[Any, ...]:
+    """The classes of Inductor's remote caches whose values do not change.
+
+    Their attribute `backend_override_cls` makes the store.
+    """
+    names = ("FxGraph", "AOTAutograd", "Autotune", "BundledAutotune")
+    return tuple(_imported(f"Remote{name}Cache") for name in names)
+
+
+def turn_on_remote_caches() -> None:
+    """Turns on Inductor's remote caches of graphs and of autotuning, unless a setting is stated."""
+    config = import_module("torch._inductor.config")
+    for name in ("fx_graph_remote_cache", "autotune_remote_cache"):
+        if getattr(config, name) is None:
+            setattr(config, name, True)
 
 
 def is_exporting() -> bool:

@@ -77,6 +77,7 @@ class SignedEntries(ABC, Generic[EntryT]):
         MalformedMessageError,
     )
     keeps_in_memory: ClassVar[bool] = True
+    has_program: ClassVar[bool] = True
 
     def __init__(self, access: FarmAccess, parts: Mapping[str, str]) -> None:
         self.parts = parts
@@ -216,9 +217,9 @@ class SignedEntries(ABC, Generic[EntryT]):
         return TraceClient(self._access.client).lookup(
             self.digest,
             CallerFacts(environment=environment_facts()),
-            loaded_digests(),
+            loaded_digests() if self.has_program else (),
             _SWAP_TIMEOUT_S if is_swap else _TIMEOUT_S,
-            wants_program=not is_swap,
+            wants_program=self.has_program and not is_swap,
         )
 
     def _note_miss(self, answer: TraceLookup) -> None:

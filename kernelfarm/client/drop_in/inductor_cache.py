@@ -1,0 +1,96 @@
+"""Inductor's remote caches at the farm: `kernelfarm.use_as_inductor_cache()`.
+
+PyTorch chooses the store of a remote cache by the attribute `backend_override_cls` of the cache's
+class. Its values are JSON with a pickle inside, which PyTorch unpickles after this module has
+verified it.
+"""
+
+from __future__ import annotations
+
+import platform
+import threading
+from collections import OrderedDict
+
+import torch
+
+from kernelfarm.client.drop_in.fail_open import without_errors
+from kernelfarm.client.drop_in.shared_files import SharedFiles
+from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.pytorch.private import inductor_remote_caches, turn_on_remote_caches
+
+INDUCTOR_COUNTERS = {
+    "disk_hit": "inductor_cache.disk.hits",
+    "farm_hit": "inductor_cache.farm.hits",
+    "miss": "inductor_cache.farm.misses",
+    "miss_reason": "inductor_cache.farm.misses.*",
+    "stale": "inductor_cache.farm.stale",
+    "failure": "inductor_cache.farm.failures.*",
+    "published": "inductor_cache.farm.published",
+    "not_published": "inductor_cache.farm.not_published.*",
+}
+
+_VALUE = "value"
+_MOST_MISSED = 256
+"""Values that a publisher remembers as missing, until Inductor has made them."""
+
+_lock = threading.Lock()
+_missed: OrderedDict[str, InductorValue] = OrderedDict()
+
+
+def use_as_inductor_cache() -> None:
+    """Lets Inductor's remote caches of graphs and autotuning results use the farm.
+
+    Turns these two on, unless PyTorch's settings turn them off. Call it before the first
+    compilation.
+    """
+    for cache in inductor_remote_caches():
+        cache.backend_override_cls = FarmRemoteCache
+    turn_on_remote_caches()
+
+
+class InductorValue(SharedFiles):
+    """The value of one key of an Inductor cache."""
+
+    kind = "inductor"
+    counter_names = INDUCTOR_COUNTERS
+
+    def __init__(self, access: FarmAccess, key: str) -> None:
+        # Inductor's key covers its sources, the graph, the settings and the GPU, but not what the
+        # processor can do, for which it writes C++.
+        parts = {
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "processor": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+            "key": key,
+        }
+        super().__init__(access, parts)
+
+
+class FarmRemoteCache:
+    """The store of one of Inductor's remote caches (its `RemoteCacheBackend`)."""
+
+    def get(self, key: str) -> bytes | None:
+        """The verified value of a key."""
+
+        def look_up(access: FarmAccess) -> bytes | None:
+            value = InductorValue(access, key)
+            files = value.files()
+            if files is None and value.may_publish:
+                _remember(key, value)
+            return None if files is None else files.get(_VALUE)
+
+        return without_errors(look_up, None)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Publishes a value that was looked up and missing, if this client may."""
+        with _lock:
+            value = _missed.pop(key, None)
+        if value is not None:
+            without_errors(lambda _: value.publish({_VALUE: data}), None)
+
+
+def _remember(key: str, value: InductorValue) -> None:
+    with _lock:
+        _missed[key] = value
+        while len(_missed) > _MOST_MISSED:
+            _missed.popitem(last=False)
