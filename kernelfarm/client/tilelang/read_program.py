@@ -74,7 +74,13 @@ def read_program(program: Any) -> TileProgram:
         raise TileProgramError(
             "expected the text of one T.prim_func, as `print(prim_func.script())` shows it"
         )
-    return _Reader().program(functions[0])
+    try:
+        return _Reader().program(functions[0])
+    except (IndexError, ValueError) as error:  # too few arguments, or too many
+        raise TileProgramError(
+            "a call has other arguments than TVM prints; expected the unchanged text of"
+            " prim_func.script()"
+        ) from error
 
 
 def _printed(program: Any) -> str:
@@ -139,7 +145,8 @@ class _Reader:
         keywords = keywords_of(node.iter)
         thread = keywords.get("thread")
         axis = thread.value if isinstance(thread, ast.Constant) else None
-        if name != "thread_binding" or len(args) != 1 or axis != _AXES[len(self._grid)]:
+        is_next = axis in _AXES and _AXES.index(axis) == len(self._grid)
+        if name != "thread_binding" or len(args) != 1 or not is_next:
             refuse(node, "a loop outside of T.Kernel, or one over threads")
         self._grid.append((name_of(node.target), args[0]))
 

@@ -32,7 +32,10 @@ DTYPES: Final[Mapping[str, DType]] = {
 def refuse(node: ast.AST, what: str) -> NoReturn:
     """Raises a TileProgramError that names the line."""
     line = getattr(node, "lineno", 0)
-    text = ast.unparse(node).partition("\n")[0][:120]
+    try:
+        text = ast.unparse(node).partition("\n")[0][:120]
+    except RecursionError:
+        text = "an expression that is nested deeply"
     raise TileProgramError(
         f"line {line}: {what} is not accepted: {text}; docs/tilelang.md lists what is"
     )
