@@ -173,9 +173,18 @@ def _ignores_layout(user: fx.Node) -> bool:
         return all(_is_copied_by_rows(later) for later in user.users)
     is_swap = user.target == "transpose" and set(user.args[1:]) in ({1, 2}, {-3, -2})
     return is_swap and all(
-        later.op == "call_method" and later.target in {"contiguous", "reshape"}
+        later.op == "call_method"
+        and (later.target in {"contiguous", "reshape"} or _joins_heads(later))
         for later in user.users
     )
+
+
+def _joins_heads(user: fx.Node) -> bool:
+    """True for `flatten(2)`: like a reshape, its result is contiguous for every layout."""
+    if user.target != "flatten":
+        return False
+    stated = dict(zip(("start_dim", "end_dim"), user.args[1:], strict=False)) | user.kwargs
+    return stated.get("start_dim") in {2, -2} and stated.get("end_dim", -1) in {3, -1}
 
 
 def _is_copied_by_rows(user: fx.Node) -> bool:

@@ -102,6 +102,37 @@ def test_attention_stays_whole_where_its_result_is_copied_row_by_row():
     assert ops(captured)[0] == WHOLE
 
 
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda x: x.transpose(1, 2).flatten(2),
+        lambda x: x.transpose(-2, -3).flatten(start_dim=-2, end_dim=3),
+    ],
+)
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_attention_stays_whole_where_its_heads_are_flattened(joined, tokens):
+    def handed_on(q, k, v):
+        return joined(F.scaled_dot_product_attention(q, k, v))
+
+    # Without a fused kernel for f64, eager's result has other strides than ours.
+    args = [tensor[:, :, :tokens].contiguous() for tensor in heads(dtype=torch.float64)]
+    with torch.no_grad():
+        captured = traced_one(handed_on, *args)
+    assert ops(captured)[0] == WHOLE
+    (result,) = captured.graph.output_types
+    assert [str(stride) for stride in result.strides] == [str(32 * tokens), "32", "1"]
+
+
+def test_attention_is_torchs_own_where_flatten_joins_no_heads():
+    def handed_on(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(3)
+
+    args = [tensor.contiguous() for tensor in heads(dtype=torch.float64)]
+    with torch.no_grad():
+        captured = traced_one(handed_on, *args)
+    assert WHOLE not in ops(captured)
+
+
 def of_groups(repeat, *, writes: bool = False):
     """Attention of 4 query heads whose 2 heads of keys and values a model repeats itself."""
 

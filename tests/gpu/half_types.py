@@ -1,0 +1,84 @@
+"""Values of f16 and bf16: products of few rows, and roundings that kernels leave out or keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
+
+from tests.gpu.case import Case, Tensors, case, floats
+
+HALF_TYPES = (torch.float16, torch.bfloat16)
+ROWS = (1, 4, 16)
+WIDTHS = ((1024, 768), (777, 1001))
+"""Rows and columns of weights (n, k) of at least 1 MiB; the second fit no block."""
+
+
+def half_type_cases() -> Iterator[Case]:
+    """What kernels compute in other ways if values have 16 bits."""
+    for dtype in HALF_TYPES:
+        yield from _product_cases(dtype)
+        yield from _rounding_cases(dtype)
+
+
+def _product_cases(dtype: torch.dtype) -> Iterator[Case]:
+    word = str(dtype).removeprefix("torch.")
+    for m in ROWS:
+        for n, k in WIDTHS:
+            yield case(
+                f"{m} rows by {n} x {k} in {word}",
+                F.linear,
+                partial(_operands, dtype, (m, k), (n, k)),
+            )
+        yield case(
+            f"{m} rows by two weights, gated, in {word}",
+            lambda x, w, u: F.silu(F.linear(x, w)) * F.linear(x, u),
+            partial(_operands, dtype, (m, 768), (1024, 768), (1024, 768)),
+        )
+        yield case(
+            f"{m} rows and a residual in {word}",
+            lambda x, w, r: r + F.linear(x, w),
+            partial(_operands, dtype, (m, 768), (1024, 768), (m, 1024)),
+        )
+        yield case(
+            f"{m} normed rows in {word}",
+            lambda x, w, g: F.linear(F.rms_norm(x, (768,), g), w),
+            partial(_operands, dtype, (m, 768), (1024, 768), (768,)),
+        )
+
+
+def _rounding_cases(dtype: torch.dtype) -> Iterator[Case]:
+    word = str(dtype).removeprefix("torch.")
+    yield case(
+        f"decisions by rounded values in {word}",
+        _decided,
+        partial(_operands, dtype, (65, 257), (65, 257)),
+        is_exact=True,
+    )
+    yield case(
+        f"stored and read values in {word}",
+        _stored,
+        partial(_operands, dtype, (65, 257), (65, 257)),
+    )
+    yield case(
+        f"gradients of GELU and a bias in {word}",
+        lambda x, b: F.gelu(x + b, approximate="tanh"),
+        partial(_operands, dtype, (130, 96), (96,)),
+        has_gradients=True,
+    )
+
+
+def _decided(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    mixed = x * y + x
+    return mixed > y, mixed.amax(-1), mixed.argmax(-1), (mixed * 3).float(), mixed.sort(-1).values
+
+
+def _stored(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    active = F.silu(x * y + x)
+    return active, (active * y - x) / 3, active.sum(-1), active.float().mean(0)
+
+
+def _operands(dtype: torch.dtype, *shapes: tuple[int, ...]) -> Tensors:
+    return tuple(floats(*shape, dtype=dtype, seed=n) for n, shape in enumerate(shapes))
