@@ -10,6 +10,7 @@ from typing import TypeVar
 import grpc
 
 from kernelfarm.client.farm.call_retry import retried
+from kernelfarm.client.farm.channel import close_channel, started_call
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.service.tls import ChannelTls
@@ -58,8 +59,8 @@ class CacheAdmin:
         self._peer = f"the farm at {endpoint}"
 
     def close(self) -> None:
-        """Closes the channel."""
-        self._channel.close()
+        """Closes the channel; another thread may be about to call it."""
+        close_channel(self._channel)
 
     def __enter__(self) -> CacheAdmin:
         return self
@@ -88,7 +89,8 @@ class CacheAdmin:
         """
         request = api.WatchInvalidationsRequest(resume_token=resume_token)
         with translated_errors(self._peer):
-            for event in self._stub.WatchInvalidations(request):
+            call = started_call(lambda: self._stub.WatchInvalidations(request), self._channel)
+            for event in call:
                 yield WatchEvent(
                     tuple(event.tags),
                     event.epoch,

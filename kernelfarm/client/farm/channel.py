@@ -19,7 +19,7 @@ StubT = TypeVar("StubT")
 
 
 class _Closing:
-    """Closed channels. gRPC crashes if a stub is made while its channel is closed, or later."""
+    """Closed channels. gRPC crashes if a stub or call begins during or after a close."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -49,7 +49,17 @@ def stub_of(make: Callable[[grpc.Channel], StubT], channel: grpc.Channel) -> Stu
         return make(channel)
 
 
-def _close(channel: grpc.Channel) -> None:
+def started_call(start: Callable[[], StubT], channel: grpc.Channel) -> StubT:
+    """A call that begins on a channel that another thread may close; `start` must not wait.
+
+    Raises:
+        UnavailableError: the channel was closed.
+    """
+    return stub_of(lambda _: start(), channel)
+
+
+def close_channel(channel: grpc.Channel) -> None:
+    """Closes a channel between stubs and calls that begin, never during one."""
     with _closing.lock:
         _closing.closed.add(channel)
         channel.close()
@@ -100,7 +110,7 @@ class FarmChannel:
         with self._condition:
             self._is_closed = True
             if self._channel is not None:
-                _close(self._channel)
+                close_channel(self._channel)
 
     def pause(self) -> bool:
         """Ends all calls; new ones wait for `resume`. False if no channel was open."""
@@ -109,7 +119,7 @@ class FarmChannel:
             self.pauses += 1
             if self._channel is None:
                 return False
-            _close(self._channel)
+            close_channel(self._channel)
             self._channel = None  # gRPC ends its threads when the last reference is gone
             self._condition.wait_for(lambda: not self._users, PAUSE_S)
             return True

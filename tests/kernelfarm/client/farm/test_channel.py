@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import grpc
 import pytest
 
+from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.channel import FarmChannel, stub_of
 from kernelfarm.errors import UnavailableError
 from kernelfarm.service.channels import open_blocking_channel
@@ -43,3 +46,24 @@ def test_after_a_fork_the_next_call_has_a_new_channel() -> None:
         assert after is not before
         stub_of(CompileServiceStub, after)
     owner.close()
+
+
+def test_a_watch_that_begins_while_another_thread_closes_its_client_ends_without_a_crash() -> None:
+    for _ in range(100):
+        admin = CacheAdmin("127.0.0.1:1")
+        begins = threading.Barrier(2)
+
+        def watch(admin: CacheAdmin = admin, begins: threading.Barrier = begins) -> None:
+            begins.wait()
+            with pytest.raises((UnavailableError, grpc.RpcError)):
+                list(admin.watch())
+
+        thread = threading.Thread(target=watch)
+        thread.start()
+        begins.wait()
+        admin.close()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    with pytest.raises(UnavailableError, match="the channel was closed"):
+        list(admin.watch())
