@@ -22,14 +22,16 @@ from codegen_svc.emitters.triton.tiling import (
     program_count,
     sorts_rows,
 )
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.contractions import find_contraction
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
+_SHORT_FLOATS = (DType.F16, DType.BF16)
 _SCRATCH_POINTERS = ("scratch", "scratch")
 
 
@@ -75,6 +77,20 @@ def build_gpu_kernel(
     variants = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)
     built = (_build_variant(kernel, target, toolchain, variant) for variant in variants)
     return tuple(variant for variant in built if variant is not None)
+
+
+def computes_with_rounded_values(kernel: Kernel) -> bool:
+    """True if a value is rounded to 16 bits and computed with.
+
+    LLVM computes such operations in 16 bits, and would join two of them to one that rounds once.
+    """
+    rounded = {
+        number
+        for number, value in enumerate(kernel.body)
+        if isinstance(value, Compute) and value.op == "convert" and value.dtype in _SHORT_FLOATS
+    }
+    computed = (value for value in kernel.body if isinstance(value, Compute))
+    return any(not rounded.isdisjoint(value.operands) for value in computed)
 
 
 def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
@@ -192,6 +208,8 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
+    if computes_with_rounded_values(kernel):
+        options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
