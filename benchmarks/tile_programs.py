@@ -22,7 +22,6 @@ import torch
 from benchmarks.timing import median_ms, replayed
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.tilelang.function import TileFunction, tilelang_function
-from tests.gpu.case import floats
 from tests.support.prepared_folder import offline, prepare
 from tests.support.tile_programs import program_text
 from tests.support.traced_graphs import recording
@@ -43,7 +42,7 @@ class _Program:
 
 
 def _halves(*shape: int, seed: int) -> torch.Tensor:
-    return floats(*shape, dtype=torch.float16, seed=seed)
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).half()
 
 
 def _linear(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
