@@ -79,18 +79,21 @@ def build_gpu_kernel(
     return tuple(variant for variant in built if variant is not None)
 
 
-def computes_with_rounded_values(kernel: Kernel) -> bool:
-    """True if a value is rounded to 16 bits and computed with.
+def adds_rounded_products(kernel: Kernel) -> bool:
+    """True if a product is rounded to 16 bits and then added.
 
-    LLVM computes such operations in 16 bits, and would join two of them to one that rounds once.
+    LLVM computes both operations in 16 bits, and would fuse them to one that rounds once.
     """
-    rounded = {
-        number
-        for number, value in enumerate(kernel.body)
-        if isinstance(value, Compute) and value.op == "convert" and value.dtype in _SHORT_FLOATS
-    }
-    computed = (value for value in kernel.body if isinstance(value, Compute))
-    return any(not rounded.isdisjoint(value.operands) for value in computed)
+    additions = (v for v in kernel.body if isinstance(v, Compute) and v.op in ("add", "sub"))
+    return any(_is_rounded_product(kernel, n) for v in additions for n in v.operands)
+
+
+def _is_rounded_product(kernel: Kernel, number: int) -> bool:
+    is_rounded = False
+    while isinstance(value := kernel.body[number], Compute) and value.op in ("convert", "neg"):
+        is_rounded |= value.dtype in _SHORT_FLOATS
+        (number,) = value.operands
+    return is_rounded and isinstance(value, Compute) and value.op == "mul"
 
 
 def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
@@ -208,7 +211,7 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
-    if computes_with_rounded_values(kernel):
+    if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
     if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):

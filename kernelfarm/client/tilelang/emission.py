@@ -21,6 +21,8 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import TileProgramError
 
 MAX_I32: Final = (1 << 31) - 1
+MAX_SIZE: Final = MAX_I32 - (1 << 16)
+"""The largest value of a size: what rounds it up to whole blocks still fits 32 bits."""
 _INDENT: Final = "    "
 # The axes of a block of one element, which is no scalar.
 _ONE_ELEMENT: Final = frozenset({-1})

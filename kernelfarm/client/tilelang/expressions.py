@@ -14,27 +14,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from kernelfarm.client.tilelang.syntax import DTYPES, refuse
+from kernelfarm.client.triton.signatures import LANGUAGE_TYPES
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.triton.language import TL
 
 TRITON_DTYPES: Final[Mapping[DType, str]] = {
-    DType.F64: "tl.float64",
-    DType.F32: "tl.float32",
-    DType.F16: "tl.float16",
-    DType.BF16: "tl.bfloat16",
-    DType.F8E4M3FN: "tl.float8e4nv",
-    DType.F8E5M2: "tl.float8e5",
-    DType.I64: "tl.int64",
-    DType.I32: "tl.int32",
-    DType.I16: "tl.int16",
-    DType.I8: "tl.int8",
-    DType.U64: "tl.uint64",
-    DType.U32: "tl.uint32",
-    DType.U16: "tl.uint16",
-    DType.U8: "tl.uint8",
-    DType.BOOL: "tl.int1",
+    dtype: f"{TL}.{name}" for name, dtype in LANGUAGE_TYPES.items()
 }
 """Element types as Triton writes them."""
 
+# Of the signed types; ranges of others are not followed.
+_BITS: Final[Mapping[DType, int]] = {DType.I64: 64, DType.I32: 32, DType.I16: 16, DType.I8: 8}
 _MAX_DEPTH: Final = 64
 _SHORT_FLOATS: Final = frozenset({DType.F16, DType.BF16})
 _ARITHMETIC: Final[Mapping[type[ast.operator], str]] = {
@@ -266,9 +256,8 @@ def converted(value: Value, dtype: DType) -> Value:
     """The value in an element type; a literal takes it when it meets others."""
     if value.dtype is dtype or value.is_literal:
         return replace(value, dtype=dtype)
-    low, high = (value.low, value.high) if value.dtype is not None else (None, None)
-    text = f"{value.text}.to({TRITON_DTYPES[dtype]})"
-    return Value(text, dtype, low, high, value.axes)
+    low, high = _fitting(value.low, value.high, _BITS.get(dtype, 0))
+    return Value(f"{value.text}.to({TRITON_DTYPES[dtype]})", dtype, low, high, value.axes)
 
 
 def _joined(a: Value, b: Value) -> DType | None:
@@ -370,12 +359,20 @@ def _bounds(sign: str, a: Value, b: Value) -> tuple[int | None, int | None]:
     if sign in ("+", "-", "*"):
         exact = {"+": operator.add, "-": operator.sub, "*": operator.mul}[sign]
         corners = [exact(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return min(corners), max(corners)
+        # A number that may not fit wraps around, so nothing is known of it.
+        return _fitting(min(corners), max(corners), 64 if DType.I64 in (a.dtype, b.dtype) else 32)
     if sign not in ("//", "%") or a.low < 0 or b.low <= 0:
         return None, None
     if sign == "//":
         return a.low // b.high, a.high // b.low
     return 0, min(a.high, b.high - 1)
+
+
+def _fitting(low: int | None, high: int | None, bits: int) -> tuple[int | None, int | None]:
+    """A range that fits signed numbers of some bits, else no bounds."""
+    limit = 1 << bits >> 1
+    fits = low is not None and high is not None and -limit <= low and high < limit
+    return (low, high) if fits else (None, None)
 
 
 def _truth(sign: str, a: Value, b: Value) -> bool | None:

@@ -46,6 +46,11 @@ class TileFunction:
         stated = program.outputs if outputs is None else tuple(outputs)
         if any(not -count <= position < count for position in stated):
             raise TileProgramError(f"outputs {list(stated)} of a program of {count} parameters")
+        if len(set(position % count for position in stated)) >= count:
+            raise TileProgramError(
+                f"all {count} parameters of {program.name} are outputs; expected an argument, whose"
+                " device is that of the launch"
+            )
         self._program = program
         self._outputs = tuple(position % count for position in stated)
         self._kernel = _jit(program)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from kernelfarm.client.tilelang.emission import MAX_I32, Emission, pointer_name
+from kernelfarm.client.tilelang.emission import MAX_SIZE, Emission, pointer_name
 from kernelfarm.client.tilelang.expressions import TRITON_DTYPES, Value, binary, converted, whole
 from kernelfarm.client.tilelang.parallel import ParallelWriter
 from kernelfarm.client.tilelang.program import (
@@ -111,7 +111,7 @@ class _Writer:
         program, out = self._program, self._out
         params = [pointer_name(t) for t in program.params] + [size_name(s) for s in program.sizes]
         for size in program.sizes:
-            out.names[size] = Value(size_name(size), DType.I32, 0, MAX_I32)
+            out.names[size] = Value(size_name(size), DType.I32, 0, MAX_SIZE)
         for axis, (name, count) in enumerate(program.grid):
             last = out.value(count).high
             out.emit(f"{name}_block = tl.program_id({axis})")

@@ -40,7 +40,7 @@ TYPES: Final[Mapping[str, DType]] = {
 }
 """Triton's names of element types."""
 
-_LANGUAGE_TYPES: Final[Mapping[str, DType]] = {
+LANGUAGE_TYPES: Final[Mapping[str, DType]] = {
     "float64": DType.F64,
     "float32": DType.F32,
     "float16": DType.F16,
@@ -140,7 +140,7 @@ def constant_value(value: Any, name: str) -> Value:
     if isinstance(value, tuple | list):
         return tuple(constant_value(item, name) for item in value)
     path = language_path(value)
-    dtype = _LANGUAGE_TYPES.get(path.rpartition(".")[2]) if path else None
+    dtype = LANGUAGE_TYPES.get(path.rpartition(".")[2]) if path else None
     if dtype is None:
         raise UserKernelError(
             f"constant {name} is a {type(value).__name__}; expected a number, text, None, an"
@@ -179,8 +179,8 @@ def _literal(text: str) -> Value:
     words: Mapping[str, Value] = {"True": True, "False": False, "None": None}
     if text in words:
         return words[text]
-    if text.removeprefix("tl.") in _LANGUAGE_TYPES:
-        return _LANGUAGE_TYPES[text.removeprefix("tl.")]
+    if text.removeprefix("tl.") in LANGUAGE_TYPES:
+        return LANGUAGE_TYPES[text.removeprefix("tl.")]
     for kind in (int, float):
         try:
             return kind(text)

@@ -50,3 +50,8 @@ def test_threads_become_a_power_of_two_of_warps() -> None:
 
     assert program.threads == 96
     assert [warps_of(program, warp_size) for warp_size in (32, 64)] == [2, 1]
+
+
+def test_a_function_needs_an_argument() -> None:
+    with pytest.raises(TileProgramError, match="all 3 parameters of add are outputs"):
+        kernelfarm.tilelang_function(program_text("matrix_add"), outputs=[0, 1, 2])

@@ -114,3 +114,19 @@ def test_an_object_is_read_by_the_text_that_it_prints() -> None:
 def test_an_object_that_prints_nothing_is_refused() -> None:
     with pytest.raises(TileProgramError, match="a int is no tile program"):
         read_program(3)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        ("bx * 32", "A_ptr + ((bx_block * 32 + lane"),
+        ("bx * 100000 * 100000", ">= 0"),  # wraps around in 32 bits
+        ('T.Cast("int8", bx * 100)', ">= 0"),
+    ],
+)
+def test_an_index_that_may_wrap_around_is_checked_below_too(index: str, expected: str) -> None:
+    text = _with(f"T.copy(T.region(A[{index}, 0], 1, 32, 32), T.region(left[0, 0], 2, 32, 32))")
+    first = write_triton(read_program(text)).split("left_tile = ")[1].split("\n")[0]
+
+    assert expected in first
+    assert (">= 0" in first) == (expected == ">= 0")
