@@ -24,8 +24,12 @@ from tests.support.fresh_kernels import fresh_kernel
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
-    """An edge that sends many jobs in one message, and one worker process."""
-    settings = {**SHORT_LEASES, "job_group_s": "2", "quick_time_limit_s": "1"}
+    """An edge that sends many jobs in one message, and one worker process.
+
+    The worker finds no kernel slow in the time of a test: it would leave a gated kernel that holds
+    it up, and compile those that wait.
+    """
+    settings = {**SHORT_LEASES, "job_group_s": "2", "quick_time_limit_s": "600"}
     with codegen_farm(tmp_path_factory.mktemp("groups"), **settings) as started:
         started.environment["ECHO_STAYS"] = "1"
         started.start_edge()
@@ -104,6 +108,11 @@ async def test_a_kernel_found_slow_in_a_group_starts_again_alone(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     names = ["plain_w0", "gated_w1", "plain_w2"]
+    occupied = asyncio.create_task(build(stub, *kernels("gated_w")))
+    await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_w")
+    impatient = await asyncio.to_thread(
+        codegen.start_worker, 1, "impatient", quick_time_limit_s="0.5"
+    )
     slow = codegen.counters().get("k.slow_kernels", 0)
     call = asyncio.create_task(build(stub, *kernels(*names)))
     await until(lambda: codegen.counters().get("k.slow_kernels", 0) > slow, "found slow")
@@ -112,6 +121,9 @@ async def test_a_kernel_found_slow_in_a_group_starts_again_alone(
     built = await call
     assert all(built[number].signed for number in range(3))
     assert [codegen.compilations(name) for name in names] == [1, 2, 1]
+    codegen.kill(impatient)
+    codegen.release_job("gated_w")
+    await occupied
 
 
 async def test_kernels_behind_a_long_one_go_to_another_worker(
@@ -120,7 +132,7 @@ async def test_kernels_behind_a_long_one_go_to_another_worker(
     names = ["plain_b0", "gated_b1", "plain_b2", "plain_b3"]
     call = stub.BuildKernels(pb.BuildKernelsRequest(kernels=kernels(*names), target=TARGET))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_b1")
-    other = await asyncio.to_thread(codegen.start_worker, 1, "second", quick_time_limit_s="60")
+    other = await asyncio.to_thread(codegen.start_worker, 1, "second")
     assert {(await call.read()).index for _ in range(3)} == {0, 2, 3}
     codegen.release_job("gated_b1")
     assert (await call.read()).index == 1
