@@ -9,7 +9,7 @@ acknowledgement failed as one in work for ever, and its worker would take no oth
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -42,10 +42,13 @@ WARM_UP = 9
 # A broker that has not answered within this time counts as unreachable.
 BROKER_TIMEOUT_S = 2.0
 
+# For how long a task may go on with further messages.
+MOST_GROUPS_S = 5.0
+
 # The sandbox's limit comes first. If it fails, Celery's soft limit reports the job, and the hard
 # limit kills a process that ignores the soft one.
-_SOFT_LIMIT_MARGIN_S = 5.0
-_HARD_LIMIT_MARGIN_S = 15.0
+_SOFT_LIMIT_MARGIN_S = 5.0 + MOST_GROUPS_S
+_HARD_LIMIT_MARGIN_S = 15.0 + MOST_GROUPS_S
 
 
 @signals.setup_logging.connect  # type: ignore[untyped-decorator] # Celery has no types
@@ -54,7 +57,7 @@ def leave_logs_alone(**_: object) -> None:
 
 
 # kombu raises these if the broker does not answer.
-_BROKER_ERRORS = (KombuError, OperationalError, OSError)
+BROKER_ERRORS = (KombuError, OperationalError, OSError)
 
 
 def make_app(settings: FarmSettings) -> Celery:
@@ -141,6 +144,19 @@ class QueuedGroup:
     is_slow: bool = False
     stands_back: bool = False
 
+    @staticmethod
+    def received(
+        queue: str, headers: Mapping[str, Any], namespace: str, jobs: list[list[Any]]
+    ) -> QueuedGroup:
+        """The group of a message's headers and arguments; they do not name its priority."""
+        return QueuedGroup(
+            queue,
+            namespace,
+            tuple(map(QueuedJob.from_list, jobs)),
+            is_slow=bool(headers.get(SLOW_HEADER)),
+            stands_back=bool(headers.get(STANDS_BACK_HEADER)),
+        )
+
 
 class JobQueue:
     """Sends tasks from an asyncio service. kombu blocks, so it runs in its own thread."""
@@ -187,7 +203,7 @@ class JobQueue:
             self._app.finalize()
             with self._app.producer_pool.acquire(block=True) as producer:
                 producer.connection.ensure_connection(max_retries=1, timeout=2.0)
-        except _BROKER_ERRORS as error:
+        except BROKER_ERRORS as error:
             raise UnavailableError(f"the broker does not answer: {error}") from error
 
     def _send(self, group: QueuedGroup) -> None:
@@ -205,7 +221,7 @@ class JobQueue:
                 retry=True,
                 retry_policy={"max_retries": 5, "interval_start": 0.05, "interval_step": 0.2},
             )
-        except _BROKER_ERRORS as error:
+        except BROKER_ERRORS as error:
             raise UnavailableError(f"the broker does not take jobs: {error}") from error
 
 

@@ -63,6 +63,11 @@ class Compilation:
         self._reply: JobReply | None = None
         self._begin(must_be_fresh=False)
 
+    def has_ended_within(self, timeout_s: float) -> bool:
+        """True as soon as `wait` need not wait, False after the timeout."""
+        is_read = self._reply is not None or self._result is not None
+        return is_read or self._child.has_sent_within(timeout_s)
+
     def wait(self) -> None:
         """Returns when its process has sent a result, or its time is over.
 

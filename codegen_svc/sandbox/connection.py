@@ -107,6 +107,10 @@ class SandboxProcess:
         header = JOB_HEADER.pack(len(job), time_limits.processor_s, more_niceness, is_last)
         self._send(header + job, self._ends_s)
 
+    def has_sent_within(self, timeout_s: float) -> bool:
+        """True as soon as the process has sent a part of its result or ended."""
+        return bool(select.select([self._result], [], [], timeout_s)[0])
+
     def read(self, output_bytes: int) -> JobReply:
         """Waits for a job's result, and ends the process when its time is over."""
         # The caller may have been busy since: what the process has sent is read in any case.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import gc
 import os
 import signal
@@ -17,6 +18,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from codegen_svc.backends.contract import Backend, needs_of
 from codegen_svc.backends.registry import find_backend
@@ -30,6 +32,9 @@ from codegen_svc.sandbox.system_calls import die_with_parent
 from codegen_svc.sandbox.toolchain_files import readable_paths, writable_paths
 from codegen_svc.sandbox.warm_up import warm_up
 from kernelfarm.errors import InternalError, KernelfarmError, error_facts
+
+# Most results fit: their processes then need not wait until the worker reads.
+_RESULT_PIPE_BYTES: Final = 1 << 20
 
 
 @dataclass(slots=True)
@@ -125,6 +130,8 @@ def _fork_child(
 ) -> _ForkedChild:
     job_there, job_here = os.pipe()
     result_here, result_there = os.pipe()
+    with contextlib.suppress(OSError):  # the host limits the memory of a user's pipes
+        fcntl.fcntl(result_there, fcntl.F_SETPIPE_SZ, _RESULT_PIPE_BYTES)
     here, there = socket.socketpair()
     if os.fork() == 0:
         with contextlib.suppress(OSError):

@@ -1,8 +1,9 @@
-"""Builds the kernels of one message: while one compiles, the one before it is published.
+"""Builds the kernels of messages: while one compiles, the one before it is published.
 
 The compiling process is to wait as little as possible. So this process reads and checks the next
-kernel, and checks, signs and stores the last one, while a kernel compiles. Between two kernels it
-only reads that the first has ended and adopts the lease of the second.
+kernel, adopts its lease, and checks, signs and stores the last one, while a kernel compiles. If
+that takes longer than small kernels do, it gives the lease back, for another worker. When the last
+kernel of a message has ended, it goes on with the next message of the queue, if one waits.
 
 Each job has a lease, limits and an end of its own: what happens to one does not affect the others.
 """
@@ -12,14 +13,15 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
 from celery.exceptions import SoftTimeLimitExceeded
 
-from codegen_svc.celery_app import QueuedJob
+from codegen_svc.celery_app import MOST_GROUPS_S, QueuedGroup
 from codegen_svc.sandbox.compilation import Compilation, CompileJob
 from codegen_svc.sandbox.connection import TimeLimits
 from codegen_svc.sandbox.end_errors import TimeLimitError
@@ -28,7 +30,7 @@ from codegen_svc.worker.build_kernel import BuildResult, checked_result
 from codegen_svc.worker.job_outcomes import JobOutcome, failure_label, recorded_failure
 from codegen_svc.worker.pool_process import WorkerProcess
 from kernelfarm import spans
-from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant
+from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant, WorkerCache
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
@@ -44,6 +46,9 @@ from kernelfarm.wire.job import job_from_bytes
 _PUBLISH_ATTEMPTS = 2
 # A quick kernel may take this many times its processor time by the clock.
 _WALL_FACTOR = 3
+# For how long a kernel may be adopted while the one before it compiles. A process that dies in this
+# time counts as an attempt of both.
+_AHEAD_S = 0.25
 # After this part of a job's time limit no further job of the message begins: the edge gives the
 # others to another worker. Celery limits the time of the whole message.
 _LATE_PART = 0.25
@@ -67,10 +72,13 @@ class _Input:
 class _Job:
     """One job of the message, and how far it is.
 
-    `lease` is the worker's, by the storage key. `content` is the job's input, empty until it is
-    known. `error` is why it must fail.
+    `cache` is that of its namespace, and `lease` is the worker's, by the storage key. `content` is
+    the job's input, empty until it is known; `is_fetched` if it was looked for. `error` is why it
+    must fail.
     """
 
+    group: QueuedGroup
+    cache: WorkerCache
     lease: Lease
     request_id: str
     parent: str
@@ -79,8 +87,14 @@ class _Job:
     error: Exception | None = None
     span: spans.BegunSpan | None = None
     began_s: float = 0.0
+    is_fetched: bool = False
     compilation: Compilation | None = None
     compile_span: spans.BegunSpan | None = None
+
+    @property
+    def is_small(self) -> bool:
+        """True if it shares its message, as only kernels do that are expected to be quick."""
+        return len(self.group.jobs) > 1
 
     @property
     def traceparent(self) -> str:
@@ -89,67 +103,104 @@ class _Job:
 
 
 class JobPipeline:
-    """The jobs of one message, all of one namespace.
+    """The jobs of one task of Celery: those of its message, then those of messages that wait.
 
     Slow jobs have the longest time limit. Slow jobs, and those that stand back, compile at a lower
     priority.
     """
 
-    def __init__(
-        self, worker: WorkerProcess, namespace: str, is_slow: bool, stands_back: bool
-    ) -> None:
-        self._worker = worker
-        self._settings = worker.settings
-        self._namespace = namespace
-        self._cache = worker.cache(namespace)
-        self._is_slow = is_slow
-        self._stands_back = stands_back
-        self._began_s = time.monotonic()
-        self._is_stopped = False
+    def __init__(self, worker: WorkerProcess, next_group: Callable[[], QueuedGroup | None]) -> None:
+        """`next_group` takes a group that waits in the queue, or returns None.
 
-    def run(self, queued: Sequence[QueuedJob]) -> None:
-        """Builds the kernels in their order."""
-        jobs = [self._job(each) for each in queued]
-        running: _Job | None = None
+        It is asked for `MOST_GROUPS_S`, so that Celery sees that this process still ends its tasks.
+        """
+        self._worker = worker
+        self._next_group = next_group
+        self._settings = worker.settings
+        self._began_s = float("inf")
+        self._is_stopped = False
+        # Jobs that are not adopted, and jobs that are.
+        self._waiting: deque[_Job] = deque()
+        self._open: list[_Job] = []
+
+    def run(self, group: QueuedGroup) -> None:
+        """Builds the kernels of a group in their order, then those of the next groups."""
+        self._waiting.extend(self._jobs(group))
         try:
-            for number, job in enumerate(jobs):
-                if number == 1:
-                    self._fetch(jobs[1:])
-                if job.content:
-                    self._prepare(job)
-                if running is not None:
-                    self._await(running)
-                has_begun = not self._must_stop(number) and self._begin(job, after=running)
+            running, job = None, self._next_job()
+            while running is not None or job is not None:
+                if job is not None:
+                    if running is not None:
+                        self._settle(running)
+                    self._begin(job)
                 if running is not None:
                     self._finish(running)
-                running = job if has_begun else None
-                if self._must_stop(number):
-                    break
-            if running is not None:
-                self._await(running)
-                self._finish(running)
+                running, job = job, None if job is None else self._job_behind(job)
+            self._give_back(*self._waiting)
         finally:
-            self._close(jobs)
+            self._close()
 
-    def _job(self, queued: QueuedJob) -> _Job:
-        ttl_s = self._settings.worker_lease_ttl_s
-        lease = Lease(queued.key, uuid.uuid4().hex, queued.fence, ttl_s, attempts=0)
-        return _Job(lease, queued.request_id, queued.traceparent)
+    def _job_behind(self, running: _Job) -> _Job | None:
+        """Returns when a job is compiled, with the next one, adopted; None if there is none.
 
-    def _fetch(self, jobs: Sequence[_Job]) -> None:
-        """Reads the inputs of jobs that are not adopted yet, to prepare them in time."""
+        If the running kernel is expected to be quick, the next job is adopted in the meantime.
+        """
+        job = None
+        if running.is_small:
+            job = self._next_job(is_ahead=True)
+            if not self._has_ended_within(running, _AHEAD_S):
+                ahead = [] if job is None else [job]
+                self._give_back(*ahead, *self._waiting)
+                job = None
+        self._await(running)
+        return job or self._next_job()
+
+    def _next_job(self, *, is_ahead: bool = False) -> _Job | None:
+        """Adopts the next job that needs to be built; None if there is none, or it is late."""
+        while not self._must_stop():
+            if not self._waiting and self._elapsed_s < MOST_GROUPS_S:
+                group = self._next_group()
+                self._waiting.extend([] if group is None else self._jobs(group))
+            if not self._waiting:
+                return None
+            if is_ahead:
+                self._fetch(self._waiting)
+            job = self._waiting.popleft()
+            if job.content:
+                self._prepare(job)
+            if self._adopted(job):
+                return job
+        return None
+
+    def _jobs(self, group: QueuedGroup) -> Iterator[_Job]:
+        cache, ttl_s = self._worker.cache(group.namespace), self._settings.worker_lease_ttl_s
+        for queued in group.jobs:
+            lease = Lease(queued.key, uuid.uuid4().hex, queued.fence, ttl_s, attempts=0)
+            yield _Job(group, cache, lease, queued.request_id, queued.traceparent)
+
+    def _fetch(self, jobs: Iterable[_Job]) -> None:
+        """Reads the inputs of jobs of one group, once, to prepare them before they are adopted."""
+        missing = [job for job in jobs if not job.is_fetched]
+        if not missing:
+            return
+        for job in missing:
+            job.is_fetched = True
         try:
-            contents = self._cache.get_jobs([job.lease.key for job in jobs])
+            contents = missing[0].cache.get_jobs([job.lease.key for job in missing])
         except UnavailableError:  # their adoption tries again
             return
-        for job, content in zip(jobs, contents, strict=True):
+        for job, content in zip(missing, contents, strict=True):
             job.content = content or b""
 
-    def _must_stop(self, number: int) -> bool:
-        """True if no job after the first may begin: the cache does not serve, or it is late."""
-        elapsed_s = time.monotonic() - self._began_s
-        is_late = elapsed_s > _LATE_PART * self._settings.job_time_limit_s
-        return self._is_stopped or (number > 0 and is_late)
+    @property
+    def _elapsed_s(self) -> float:
+        """Seconds since its first compilation began, negative before."""
+        return time.monotonic() - self._began_s
+
+    def _must_stop(self) -> bool:
+        """True if no further job may begin: the cache does not serve, or it is late."""
+        is_late = self._elapsed_s > _LATE_PART * self._settings.job_time_limit_s
+        return self._is_stopped or is_late
 
     def _prepare(self, job: _Job) -> None:
         """Reads and checks a job's input; an error is kept for the time when it is adopted."""
@@ -165,11 +216,23 @@ class JobPipeline:
         except Exception as error:
             job.error = error
 
-    def _begin(self, job: _Job, after: _Job | None) -> bool:
-        """Adopts a job and begins its compilation, when the one before it is settled.
+    def _give_back(self, *jobs: _Job) -> None:
+        """Releases the leases of jobs, for other workers: their edges send them again at once."""
+        for job in jobs:
+            if self._is_stopped or not (job in self._open or self._adopted(job)):
+                continue
+            with self._named(job):
+                try:
+                    job.cache.release(job.lease)
+                    get_logger().info("job_given_back", message="the kernel before it takes long")
+                except UnavailableError as error:
+                    self._lose(job, error)
+            self._leave(job)
+        self._waiting.clear()
 
-        False if there is nothing to do for it, or if the cache does not serve.
-        """
+    def _adopted(self, job: _Job) -> bool:
+        """Adopts a job; False if there is nothing to do for it, or if the cache does not serve."""
+        self._open.append(job)
         job.span = spans.BegunSpan("job", job.parent, vendor=self._worker.queue)
         with self._named(job):
             try:
@@ -177,36 +240,45 @@ class JobPipeline:
             except UnavailableError as error:
                 self._lose(job, error)
                 is_adopted = False
-            if not is_adopted:
-                job.span.end()
-                return False
-            if after is not None:
-                self._settle(after)
-            try:
-                self._compile(job)
-            except Exception as error:
-                job.error = error
-            return True
+        if not is_adopted:
+            self._leave(job)
+        return is_adopted
 
     def _adopt(self, job: _Job) -> bool:
-        adopted = self._cache.adopt(job.lease)
+        adopted = job.cache.adopt(job.lease)
         if adopted is None:
             get_logger().info("job_dropped", reason="its fence is old, or it is being built")
             return False
         if not adopted.job:
             # The edge notices that the lease is released, and queues the kernel again with its
             # input.
-            self._cache.release(job.lease)
+            job.cache.release(job.lease)
             get_logger().warning("job_input_missing")
             return False
         job.lease = adopted.lease
-        job.began_s = time.monotonic()
-        self._cache.keep(job.lease)
+        job.cache.keep(job.lease)
         if adopted.job != job.content:
             job.content, job.input, job.error = adopted.job, None, None
             self._prepare(job)
-        get_logger().info("job_begun")
         return True
+
+    def _leave(self, job: _Job) -> None:
+        """Renews a job's lease no more, and ends its span."""
+        job.cache.drop(job.lease)
+        if job.span is not None:
+            job.span.end()
+        self._open.remove(job)
+
+    def _begin(self, job: _Job) -> None:
+        """Begins the compilation of an adopted job; an error is kept for its end."""
+        job.began_s = time.monotonic()
+        self._began_s = min(self._began_s, job.began_s)
+        with self._named(job):
+            get_logger().info("job_begun")
+            try:
+                self._compile(job)
+            except Exception as error:
+                job.error = error
 
     def _compile(self, job: _Job) -> None:
         if job.input is None:
@@ -214,10 +286,15 @@ class JobPipeline:
         backend, found = self._worker.backend(), job.input
         names = {"target": found.target.name, "kernel": found.kernel.name}
         job.compile_span = spans.BegunSpan("compile", job.traceparent, **names)
-        limits = _time_limits(self._settings, self._is_slow, self._stands_back)
+        limits = _time_limits(self._settings, job.group)
         job.compilation = backend.begin(
-            CompileJob(found.content, found.kernel.name, found.target.name, limits, self._namespace)
+            CompileJob(
+                found.content, found.kernel.name, found.target.name, limits, job.group.namespace
+            )
         )
+
+    def _has_ended_within(self, job: _Job, timeout_s: float) -> bool:
+        return job.compilation is None or job.compilation.has_ended_within(timeout_s)
 
     def _await(self, job: _Job) -> None:
         if job.compilation is not None:
@@ -238,14 +315,12 @@ class JobPipeline:
             try:
                 outcome = self._outcome(job)
                 if outcome.text.startswith(PublishStatus.FENCED.value):
-                    self._cache.release(job.lease)  # it ended normally: no failed attempt
+                    job.cache.release(job.lease)  # it ended normally: no failed attempt
             except UnavailableError as error:
                 self._lose(job, error)
                 return
             finally:
-                self._cache.drop(job.lease)
-                if job.span is not None:
-                    job.span.end()
+                self._leave(job)
             elapsed_s = time.monotonic() - job.began_s
             KERNEL_COMPILE_SECONDS.labels(self._worker.queue, outcome.label).observe(elapsed_s)
             get_logger().info("job_done", outcome=outcome.text)
@@ -257,7 +332,7 @@ class JobPipeline:
             label = "built" if published is PublishStatus.OK else "not_published"
             return JobOutcome(published.value, label)
         except TimeLimitError as caught:
-            if not self._is_slow and self._settings.quick_time_limit_s < limit_s:
+            if not job.group.is_slow and self._settings.quick_time_limit_s < limit_s:
                 return JobOutcome(self._requeue_as_slow(job), "slow")
             error: Exception = caught
         except SoftTimeLimitExceeded:
@@ -265,14 +340,14 @@ class JobPipeline:
         except Exception as caught:  # the edge of the process: every failure is published
             error = caught
         facts, ttl_s = recorded_failure(self._settings, error)
-        status = self._cache.put_failure(job.lease, facts, ttl_s)
+        status = job.cache.put_failure(job.lease, facts, ttl_s)
         return JobOutcome(f"{status.value} {facts.reason}", failure_label(error))
 
     def _requeue_as_slow(self, job: _Job) -> str:
         """Releases the job's lease, so that an edge that waits sends it again as a slow one."""
-        self._cache.mark_slow(job.lease.key)
-        self._cache.release(job.lease)
-        self._cache.count("slow_kernels", 1)
+        job.cache.mark_slow(job.lease.key)
+        job.cache.release(job.lease)
+        job.cache.count("slow_kernels", 1)
         return "found to be slow"
 
     def _publish(self, job: _Job) -> PublishStatus:
@@ -285,11 +360,11 @@ class JobPipeline:
             parent = "" if job.compile_span is None else job.compile_span.traceparent
             spans.record(f"stage: {stage.name}", stage.began_ns, stage.ended_ns, parent)
         spent_ms = round(compilation.spent_s * 1e3)
-        get_logger().info("processor_time", spent_ms=spent_ms, is_slow=self._is_slow)
+        get_logger().info("processor_time", spent_ms=spent_ms, is_slow=job.group.is_slow)
         try:
             built = compilation.variants()
         except BaseException:
-            self._count_processor_time(spent_ms)
+            self._count_processor_time(job, spent_ms)
             raise
         cost_ms = (compilation.ended_ns - compilation.began_ns) / 1e6
         backend = self._worker.backend()
@@ -301,10 +376,10 @@ class JobPipeline:
             return self._store(job, found.key, result, spent_ms)
 
     def _store(self, job: _Job, key: bytes, result: BuildResult, spent_ms: int) -> PublishStatus:
-        variants = _of_tenant(result.variants, tenant_of(self._namespace))
+        variants = _of_tenant(result.variants, tenant_of(job.group.namespace))
         counts = {"processor_ms": spent_ms}
         for _ in range(_PUBLISH_ATTEMPTS):
-            published = self._cache.publish(
+            published = job.cache.publish(
                 job.lease, variants, key=key, contents=result.blobs, counts=counts
             )
             if published is not PublishStatus.MISSING_BLOB:
@@ -314,10 +389,10 @@ class JobPipeline:
             "the cache evicts blobs as soon as they are stored: give it more memory"
         )
 
-    def _count_processor_time(self, spent_ms: int) -> None:
+    def _count_processor_time(self, job: _Job, spent_ms: int) -> None:
         """Adds a failed compilation's processor time to its tenant's counter."""
         try:
-            self._cache.count("processor_ms", spent_ms)
+            job.cache.count("processor_ms", spent_ms)
         except UnavailableError as error:  # the failure matters more than the counter
             get_logger().warning("processor_time_lost", message=str(error))
 
@@ -326,11 +401,11 @@ class JobPipeline:
         self._is_stopped = True
         get_logger().warning("job_lost", message=str(error))
 
-    def _close(self, jobs: Sequence[_Job]) -> None:
-        for job in jobs:
+    def _close(self) -> None:
+        for job in self._open:
             if job.compilation is not None:
                 job.compilation.close()
-            self._cache.drop(job.lease)
+            job.cache.drop(job.lease)
 
     @contextmanager
     def _named(self, job: _Job) -> Iterator[None]:
@@ -356,14 +431,14 @@ def _kept_error(job: _Job) -> Iterator[None]:
             job.compilation.close()
 
 
-def _time_limits(settings: WorkerSettings, is_slow: bool, stands_back: bool) -> TimeLimits:
+def _time_limits(settings: WorkerSettings, group: QueuedGroup) -> TimeLimits:
     """The limits of a compilation.
 
     If it is expected to be quick, the tighter limit is on processor time, because hosts are busy.
     """
     quick_s, limit_s = settings.quick_time_limit_s, settings.job_time_limit_s
-    niceness = settings.slow_niceness if is_slow or stands_back else 0
-    if is_slow:
+    niceness = settings.slow_niceness if group.is_slow or group.stands_back else 0
+    if group.is_slow:
         return TimeLimits(limit_s, math.ceil(limit_s), niceness)
     wall_s = min(limit_s, _WALL_FACTOR * quick_s)
     return TimeLimits(wall_s, math.ceil(min(limit_s, quick_s)), niceness)

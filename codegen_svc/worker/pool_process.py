@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from celery import signals
+from celery import current_app, signals
 
+from codegen_svc.celery_app import QueuedGroup
 from codegen_svc.sandbox import SandboxedBackend
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.build_kernel import toolchain_of
 from codegen_svc.worker.consumer import BUSY, IDLE, WARM, process_file
+from codegen_svc.worker.waiting_groups import WaitingGroups
 from codegen_svc.worker.watchdog import WorkerState
 from kernelfarm import spans
 from kernelfarm.cache import SigningPolicy, Space, WorkerCache, WorkerReport
@@ -46,6 +48,7 @@ class WorkerProcess:
         self.queue = queue
         self._name = f"{queue}@{socket.gethostname()}:{os.getpid()}"
         self._cache: WorkerCache | None = None
+        self._waiting = WaitingGroups(current_app, queue)
         self._is_stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._backend: SandboxedBackend | KernelfarmError | None = None
@@ -90,6 +93,10 @@ class WorkerProcess:
                 self.settings.cache_url, namespace=self.settings.namespace, signing=self._trust
             )
         return self._cache.for_namespace(namespace)
+
+    def waiting_group(self) -> QueuedGroup | None:
+        """A group that waits in the queue, while this worker takes jobs; None without one."""
+        return self._waiting.take() if self._takes_jobs() else None
 
     def backend(self) -> SandboxedBackend:
         """The queue's toolchain, whose compilations run in processes of their own.
@@ -214,6 +221,7 @@ class WorkerProcess:
         for thread in self._threads:
             thread.join(_REPORT_ENDS_S)
         self._withdraw()
+        self._waiting.close()
         if self._cache is not None:
             self._cache.close()
         if isinstance(self._backend, SandboxedBackend):

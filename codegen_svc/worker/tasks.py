@@ -12,9 +12,7 @@ from codegen_svc.celery_app import (
     BUILD_TASK,
     HEARTBEAT_SETTING,
     QUEUE_SETTING,
-    SLOW_HEADER,
-    STANDS_BACK_HEADER,
-    QueuedJob,
+    QueuedGroup,
 )
 from codegen_svc.settings import WorkerSettings
 from codegen_svc.worker.job_pipeline import JobPipeline
@@ -42,8 +40,7 @@ def stop_process(**_: object) -> None:
 
 @shared_task(name=BUILD_TASK, bind=True, ignore_result=True)  # type: ignore[untyped-decorator] # nor here
 def build_group(task: Any, namespace: str, jobs: list[list[Any]]) -> None:
-    """Builds the kernel of each job, unless its fence is old."""
-    is_slow = bool(task.request.get(SLOW_HEADER))
-    stands_back = bool(task.request.get(STANDS_BACK_HEADER))
-    pipeline = JobPipeline(WorkerProcess.current(), namespace, is_slow, stands_back)
-    pipeline.run([QueuedJob.from_list(fields) for fields in jobs])
+    """Builds the kernel of each job, unless its fence is old; then those of groups that wait."""
+    process = WorkerProcess.current()
+    group = QueuedGroup.received(process.queue, task.request, namespace, jobs)
+    JobPipeline(process, process.waiting_group).run(group)

@@ -21,6 +21,9 @@ from tests.support.codegen_processes import SHORT_LEASES, CodegenFarm, codegen_f
 from tests.support.farm import TIMEOUT_S, until
 from tests.support.fresh_kernels import fresh_kernel
 
+GIVEN_BACK = b'"job_given_back"'
+"""The event of a job that was adopted while the one before it compiled, which then took long."""
+
 
 @pytest.fixture(scope="module")
 def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
@@ -76,10 +79,11 @@ async def test_a_death_in_a_group_counts_one_attempt_of_one_kernel(
     stub: CodegenServiceStub, codegen: CodegenFarm
 ) -> None:
     names = ["plain_d0", "gated_d1", "plain_d2", "plain_d3"]
-    before = codegen.counters()
+    before, given_back = codegen.counters(), codegen.log("worker").count(GIVEN_BACK)
     call = asyncio.create_task(build(stub, *kernels(*names)))
     pid = await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_d1")
     await until(lambda: codegen.counters()["k.published"] > before["k.published"], "the first")
+    await until(lambda: codegen.log("worker").count(GIVEN_BACK) > given_back, "the next given back")
     assert attempts(codegen) == 1, "the jobs behind it have not begun"
     os.kill(pid, signal.SIGKILL)
     codegen.release_job("gated_d1")
@@ -201,12 +205,18 @@ async def test_a_kernel_that_ends_its_workers_is_refused_and_the_rest_of_its_gro
     wanted = kernels("plain_q0", "gated_q1", "plain_q2")
     calls = asyncio.create_task(ends(stub, *wanted))
     with redis.Redis.from_url(codegen.cache.url) as raw:
+        running = lambda: [  # noqa: E731
+            lease
+            for lease in raw.keys("kf:{default}:l:k:*")
+            if raw.hget(lease, "state") == b"running"
+        ]
         for _ in range(2):
             pid = await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_q1")
+            # The kernel before it is published while it compiles.
+            await until(lambda: len(running()) == 1, "it is alone")
             os.kill(pid, signal.SIGKILL)
-            for lease in raw.keys("kf:{default}:l:k:*"):
-                if raw.hget(lease, "state") == b"running":
-                    raw.pexpire(lease, 1)  # as if the lease of the dead process had ended
+            for lease in running():
+                raw.pexpire(lease, 1)  # as if the lease of the dead process had ended
     first, deadly, last = await calls
     assert isinstance(deadly, KernelRejectedError) and "ended its echo worker" in str(deadly)
     assert isinstance(first, pb.BuildKernelsResponse) and first.signed
