@@ -12,6 +12,7 @@ from typing import Any
 
 from celery import Celery
 from kombu.exceptions import ContentDisallowed, DecodeError
+from redis.exceptions import RedisError
 
 from codegen_svc.broker_transport import use_broker_transport
 from codegen_svc.celery_app import BROKER_ERRORS, BUILD_TASK, QueuedGroup
@@ -42,7 +43,7 @@ class WaitingGroups:
             return None
         try:
             message = self._channel().basic_get(self._queue, no_ack=True)
-        except BROKER_ERRORS as error:
+        except (*BROKER_ERRORS, RedisError) as error:
             get_logger().warning("waiting_group_not_taken", message=str(error))
             self.close()
             self._not_before_s = time.monotonic() + _AGAIN_AFTER_S
