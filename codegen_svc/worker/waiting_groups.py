@@ -43,12 +43,19 @@ class WaitingGroups:
             return None
         try:
             message = self._channel().basic_get(self._queue, no_ack=True)
+            group = None if message is None else self._group_of(message)
+        except (ContentDisallowed, DecodeError, LookupError, TypeError, ValueError) as error:
+            text = f"expected a message of {BUILD_TASK}: {type(error).__name__}: {error}"
+            get_logger().error("message_refused", message=text)
+            return None
         except (*BROKER_ERRORS, RedisError) as error:
             get_logger().warning("waiting_group_not_taken", message=str(error))
             self.close()
             self._not_before_s = time.monotonic() + _AGAIN_AFTER_S
             return None
-        return None if message is None else self._group_of(message)
+        if group is not None:
+            get_logger().info("waiting_group_taken", jobs=len(group.jobs))
+        return group
 
     def close(self) -> None:
         """Closes the connection; the next call opens another."""
@@ -63,14 +70,9 @@ class WaitingGroups:
             self._connection.ensure_connection(max_retries=1, interval_start=0)
         return self._connection.default_channel
 
-    def _group_of(self, message: Any) -> QueuedGroup | None:
-        """The group of a message of Celery's; None, and a log line, if it is another one."""
+    def _group_of(self, message: Any) -> QueuedGroup:
         message.accept = {"application/json"}
-        try:
-            if message.headers.get("task") != BUILD_TASK:
-                raise ValueError(f"expected the task {BUILD_TASK}")
-            (namespace, jobs), *_ = message.decode()
-            return QueuedGroup.received(self._queue, message.headers, namespace, jobs)
-        except (ContentDisallowed, DecodeError, ValueError, TypeError, AttributeError) as error:
-            get_logger().error("message_refused", message=f"{type(error).__name__}: {error}")
-            return None
+        (namespace, jobs), *_ = message.decode()
+        if message.headers["task"] != BUILD_TASK:
+            raise ValueError(f"it is one of {message.headers['task']}")
+        return QueuedGroup.received(self._queue, message.headers, namespace, jobs)
