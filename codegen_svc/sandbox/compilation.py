@@ -13,7 +13,6 @@ from codegen_svc.sandbox.end_errors import TimeLimitError, error_of_end, process
 from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.outcome import (
     LostCompilationError,
-    is_failure,
     parsed_outcome,
     times_of_outcome,
     variants_of_outcome,
@@ -61,6 +60,7 @@ class Compilation:
         self.stage_times: tuple[StageTime, ...] = ()
         self._result: tuple[BuiltKernel, ...] | KernelfarmError | None = None
         self._reply: JobReply | None = None
+        self._found: tuple[BuiltKernel, ...] | KernelfarmError = ()
         self._begin(must_be_fresh=False)
 
     def has_ended_within(self, timeout_s: float) -> bool:
@@ -75,7 +75,8 @@ class Compilation:
         """
         if self._reply is None and self._result is None:
             self._read()
-            if self._reply is None or self._reply.result is None or is_failure(self._reply.result):
+            is_over = self._reply is None or self._reply.result is None
+            if is_over or isinstance(self._found, KernelfarmError):
                 self.settle()
 
     def settle(self) -> None:
@@ -130,6 +131,15 @@ class Compilation:
         with _closing_on_error(self._child):
             self._reply = self._child.read(self._limits.output_bytes)
         self.ended_ns = time.monotonic_ns()
+        try:  # while the supervisor prepares its report
+            self._found = self._decoded(self._reply.result or b"")
+        except KernelfarmError as error:
+            self._found = error
+
+    def _decoded(self, result: bytes) -> tuple[BuiltKernel, ...]:
+        outcome = parsed_outcome(result)
+        self.stage_times += times_of_outcome(outcome, self.began_ns, self.ended_ns)
+        return variants_of_outcome(outcome, self._job.symbol, self._job.target)
 
     def _again(self, *, needs_renewal: bool) -> None:
         """Compiles it once more, in a new process."""
@@ -155,14 +165,12 @@ class Compilation:
         time_limits = self._job.time_limits
         if end.ended_for or end.exit_status != 0:
             raise error_of_end(end, time_limits, self._limits)
-        outcome = parsed_outcome(end.result)
-        self.stage_times += times_of_outcome(outcome, self.began_ns, self.ended_ns)
-        try:
-            return variants_of_outcome(outcome, self._job.symbol, self._job.target)
-        except KernelRejectedError as error:
-            if end.processor_s >= time_limits.processor_s:  # in a program of the toolchain
-                raise processor_time_error(time_limits) from error
-            raise
+        if isinstance(self._found, tuple):
+            return self._found
+        is_late = end.processor_s >= time_limits.processor_s  # in a program of the toolchain
+        if is_late and isinstance(self._found, KernelRejectedError):
+            raise processor_time_error(time_limits) from self._found
+        raise self._found
 
 
 @contextmanager

@@ -39,7 +39,6 @@ class CompilationEnd:
     those of a process that waits. `log` is the last text that the toolchain printed.
     """
 
-    result: bytes
     ended_for: str
     is_over: bool = True
     exit_status: int = 0
@@ -127,14 +126,13 @@ class SandboxProcess:
         """How the job ended, when its supervisor has reported it."""
         record = self._record()
         if record is None:
-            return CompilationEnd(b"", reply.ended_for or "its supervisor was lost")
-        return self._end(record, reply.result or b"", reply.ended_for)
+            return CompilationEnd(reply.ended_for or "its supervisor was lost")
+        return self._end(record, reply.ended_for)
 
-    def _end(self, record: dict[str, Any], result: bytes, ended_for: str) -> CompilationEnd:
+    def _end(self, record: dict[str, Any], ended_for: str) -> CompilationEnd:
         before_s, self.processor_s = self.processor_s, float(record["processor_s"])
         self.idle_since_s = time.monotonic()
         return CompilationEnd(
-            result=result,
             ended_for=ended_for or str(record.get("ended_for", "")),
             is_over="exit" in record,
             exit_status=int(record.get("exit", 0)),

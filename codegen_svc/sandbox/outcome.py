@@ -88,14 +88,6 @@ def parsed_outcome(content: bytes) -> pb.CompileOutcome:
         ) from error
 
 
-def is_failure(content: bytes) -> bool:
-    """True if a child's message is not one of variants."""
-    try:
-        return parsed_outcome(content).HasField("failure")
-    except InternalError:
-        return True
-
-
 def times_of_outcome(
     outcome: pb.CompileOutcome, began_ns: int, ended_ns: int
 ) -> tuple[StageTime, ...]:
