@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from kernelfarm.client.capture.sizes import depends_on_data
 from kernelfarm.client.pytorch.private import (
     OpOverload,
     TorchDispatchMode,
@@ -25,6 +26,7 @@ from kernelfarm.client.pytorch.private import (
     autograd_would_have_decomposed,
     can_decompose,
     has_effects,
+    read_layout,
     schema_of,
     storage_identity,
 )
@@ -39,7 +41,6 @@ A map from tensors would keep them alive. The functions of torch that make tenso
 that is referred to elsewhere, and so would add a `detach` to the graph.
 """
 
-SymbolicNumber = torch.SymInt | torch.SymFloat | torch.SymBool
 
 _DETACH = torch.ops.aten.detach.default
 _LIFT = torch.ops.aten.lift_fresh.default
@@ -103,7 +104,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         self._input_memory: set[int] = set()
         self._value_counts: Counter[int] = Counter()
         self._sizes: dict[Any, fx.Node] = {}
-        self._is_written = False
+        self._written_memory: set[int] = set()
 
     def add_input(self, value: Any) -> None:
         """Adds a placeholder, named as AOT Autograd names it."""
@@ -117,7 +118,12 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             self._sizes[value.node.expr] = node
 
     def finish(self, outputs: Iterable[Any]) -> None:
-        """Adds the output node, and removes what no output needs."""
+        """Adds the output node, and removes what no output needs; in the fake mode of the run."""
+        if self._sizes:
+            # After its second run, AOT Autograd has read the memory format of each value, too.
+            for node in self.graph.nodes:
+                if isinstance(node.meta.get("val"), Tensor):
+                    _extract_tensor_metadata(node.meta["val"])
         self.graph.output([self._argument(item) for item in outputs])
         self.graph.eliminate_dead_code()
 
@@ -135,10 +141,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         """
         kwargs = kwargs or {}
         facts = _facts_of(func)
-        if facts.is_query:
-            return func(*args, **kwargs)
         if facts.refusal is not None:
             raise LongWayError(facts.refusal)
+        if facts.is_query:
+            return func(*args, **kwargs)
         if facts.is_composite and _is_decomposed(func, facts, args, kwargs):
             with self:
                 found = func.decompose(*args, **kwargs)
@@ -151,7 +157,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         return self._run(facts, args, kwargs)
 
     def _run(self, facts: _Facts, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if self._is_written:
+        if self._written_memory:
             args, kwargs = _pytree.tree_map_only(Tensor, self._value_of, (args, kwargs))
         result = facts.functional(*args, **kwargs)
         node = self._add(facts.functional, facts.name, self._arguments(args), kwargs)
@@ -182,7 +188,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             raise LongWayError("a write that converts its value")
         record = self._record_of(after)
         setattr(written, _RECORDED, _Record(self.graph, record.node, after))
-        self._is_written = True
+        self._written_memory.add(storage_identity(after))
         return written
 
     def _lifted(self, tensor: Tensor) -> Tensor:
@@ -214,13 +220,18 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
         if self._sizes:
-            # AOT Autograd reads the memory format of each value, which may add guards on sizes.
-            _extract_tensor_metadata(tensor)
+            read_layout(tensor)
+        if any(isinstance(e, torch.SymInt) and depends_on_data(e.node.expr) for e in tensor.shape):
+            raise LongWayError("sizes that depend on data")
         known = tensor.__dict__.get(_RECORDED)
         if known is not None and known.graph is self.graph:
             raise LongWayError("a result that is an argument")
         setattr(tensor, _RECORDED, _Record(self.graph, node))
-        self._value_counts[storage_identity(tensor)] += 1
+        memory = storage_identity(tensor)
+        if memory in self._written_memory:
+            # AOT Autograd makes such a view again where it is used.
+            raise LongWayError("a view of a value that was written")
+        self._value_counts[memory] += 1
 
     def _record_of(self, tensor: Tensor) -> _Record:
         record: _Record | None = getattr(tensor, _RECORDED, None)
@@ -242,9 +253,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             return [self._argument(item) for item in value]
         if isinstance(value, tuple):
             return self._arguments(value)
-        return self._size(value) if isinstance(value, SymbolicNumber) else value
+        if isinstance(value, torch.SymFloat | torch.SymBool):
+            raise LongWayError("symbolic floats")  # AOT Autograd makes tensors of them
+        return self._size(value) if isinstance(value, torch.SymInt) else value
 
-    def _size(self, value: SymbolicNumber) -> fx.Node:
+    def _size(self, value: torch.SymInt) -> fx.Node:
         expr = value.node.expr
         if expr not in self._sizes:
             node = self.graph.create_node("call_function", size_of_trace, name="size")
@@ -261,7 +274,9 @@ def _facts_of(func: OpOverload) -> _Facts:
     writes = schema.is_mutable
     functional = _functional_variant(func) if writes else func
     refusal = None
-    if not types or has_effects(func):
+    if torch.Tag.data_dependent_output in func.tags:
+        refusal = "sizes that depend on data"
+    elif not types or has_effects(func):
         refusal = "effects"
     elif functional is None:
         refusal = "an operator that writes"

@@ -75,7 +75,9 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
                 recorder.add_input(value)
             with recorder:
                 outputs = _Run(module, recorder).run(*values)
-            is_restored = torch.is_grad_enabled() == had_gradients
+            if torch.is_grad_enabled() != had_gradients:
+                raise LongWayError("effects")
+            recorder.finish(outputs)
     except LongWayError:
         raise
     except Exception as error:
@@ -84,9 +86,6 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
         raise LongWayError("an error") from error
     finally:
         _set_grad_enabled(had_gradients)
-    if not is_restored:
-        raise LongWayError("effects")
-    recorder.finish(outputs)
     return RecordedModule(recorder.graph, recorder.constants)
 
 
@@ -129,10 +128,11 @@ def _check_nodes(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
     if has_leaves and torch.is_grad_enabled():
         raise LongWayError("gradients")
     for node in module.graph.nodes:
-        if node.op in {"get_attr", "call_module"}:
-            raise LongWayError("constants" if node.op == "get_attr" else "modules")
         if isinstance(node.target, HigherOrderOperator):
             raise LongWayError("higher-order operators")
+    for node in module.graph.nodes:
+        if node.op in {"get_attr", "call_module"}:
+            raise LongWayError("modules")
         if "unbacked_bindings" in node.meta:
             raise LongWayError("sizes that depend on data")
         if isinstance(node.meta.get("example_value"), torch.SymFloat):

@@ -359,6 +359,22 @@ def traces_in_other_ways() -> bool:
     return bool(config.functionalize_rng_ops or config.fake_tensor_propagate_real_tensors)
 
 
+def read_layout(tensor: torch.Tensor) -> None:
+    """Reads of a layout what AOT Autograd reads as it wraps a value; it may add guards on sizes."""
+    tensors: Any = torch.Tensor
+    tensors._make_wrapper_subclass(  # its overload for symbolic sizes takes positions only
+        _imported("FakeTensor"),
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        None,
+        tensor.dtype,
+        tensor.layout,
+        tensor.device,
+        False,
+    )
+
+
 def is_caching_precompile() -> bool:
     """True if PyTorch stores packages by itself (`TORCH_CACHING_PRECOMPILE=1`)."""
     return bool(import_module("torch._dynamo.config").caching_precompile)

@@ -17,14 +17,17 @@ from torch import fx
 from kernelfarm.client.capture.recorded_operators import LongWayError
 from kernelfarm.client.pytorch.private import (
     MutationType,
+    OpOverload,
     OutputAliasInfo,
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
+    schema_of,
     storage_identity,
 )
 from kernelfarm.client.traces.sizes import NotCoveredError
 
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _COMPUTED = frozenset(
     {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
 )
@@ -112,6 +115,7 @@ def _recorded_output(
         raise LongWayError("outputs that require gradients")
     if item.op == "placeholder":
         return OutputConvention(owner, dynamic=dynamic)
+    _check_is_declared(item)
     try:
         return OutputConvention(owner, _offset(base, value), dynamic)
     except NotCoveredError as reason:
@@ -145,6 +149,22 @@ def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> 
     base = arguments[info.base_idx].meta["val"]
     value = item.meta.get("val") if isinstance(item, fx.Node) else None
     return OutputConvention(info.base_idx, _offset(base, value), dynamic)
+
+
+def _check_is_declared(view: fx.Node) -> None:
+    """Checks that AOT Autograd knows that a value is a view of an argument."""
+    while view.op != "placeholder":
+        source = view.args[0]
+        if not isinstance(source, fx.Node):
+            raise LongWayError("an undeclared view")
+        if isinstance(view.target, OpOverload) and not _declares_view(view.target):
+            raise LongWayError("an undeclared view")  # such as `unsafe_split`
+        view = source
+
+
+def _declares_view(operator: OpOverload) -> bool:
+    returns = schema_of(operator).returns
+    return operator is _UNSAFE_VIEW or any(result.alias_info for result in returns)
 
 
 def _varies(extent: int | torch.SymInt) -> bool:
