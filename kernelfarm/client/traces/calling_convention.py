@@ -87,11 +87,10 @@ def recorded_convention(graph: fx.Graph) -> CallingConvention:
         LongWayError: AOT Autograd's wrappers do more than the convention can express.
     """
     arguments = graph.find_nodes(op="placeholder")
-    owners = {
-        storage_identity(node.meta["val"]): index
-        for index, node in enumerate(arguments)
-        if isinstance(node.meta["val"], torch.Tensor)
-    }
+    owners: dict[int, list[int]] = {}
+    for index, node in enumerate(arguments):
+        if isinstance(node.meta["val"], torch.Tensor):
+            owners.setdefault(storage_identity(node.meta["val"]), []).append(index)
     returned = graph.output_node().args[0]
     items = returned if isinstance(returned, list | tuple) else (returned,)
     outputs = tuple(_recorded_output(item, arguments, owners) for item in items)
@@ -99,7 +98,7 @@ def recorded_convention(graph: fx.Graph) -> CallingConvention:
 
 
 def _recorded_output(
-    item: Any, arguments: list[fx.Node], owners: Mapping[int, int]
+    item: Any, arguments: list[fx.Node], owners: Mapping[int, list[int]]
 ) -> OutputConvention:
     value = item.meta["val"] if isinstance(item, fx.Node) else None
     if not isinstance(value, torch.Tensor):
@@ -107,9 +106,12 @@ def _recorded_output(
     if value.requires_grad:
         raise LongWayError("outputs that require gradients")
     dynamic = tuple(axis for axis, extent in enumerate(value.shape) if _varies(extent))
-    owner = arguments.index(item) if item in arguments else owners.get(storage_identity(value))
-    if owner is None:
+    sharing = owners.get(storage_identity(value), [])
+    if not sharing:
         return OutputConvention(dynamic=dynamic)
+    if len(sharing) > 1:
+        raise LongWayError("arguments that share memory")
+    owner = sharing[0]
     base = arguments[owner].meta["val"]
     if base.requires_grad:
         raise LongWayError("outputs that require gradients")
