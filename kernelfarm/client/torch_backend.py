@@ -22,6 +22,7 @@ from kernelfarm import spans
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import TracedModule
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.recorded_operators import LongWayError
@@ -87,6 +88,7 @@ def kernelfarm(
         CallerError: an option does not exist, or its value is not valid.
         KernelfarmError: (mode `strict` only) the farm could not serve a graph.
     """
+    inline_regions(gm)
     preserve_attention(gm)
     order = InputOrder(gm)
     options = with_mode(options, mode)

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from kernelfarm.client.capture.captured import TracedModule
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.recorded_operators import LongWayError
@@ -57,6 +58,7 @@ def short_way(function: Callable[..., Any], *args: Any, **options: Any) -> list[
     found: list[Outcome] = []
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         inputs = order.of(example_inputs)
@@ -78,6 +80,7 @@ def long_way(function: Callable[..., Any], *args: Any, **options: Any) -> list[O
     found: list[Outcome] = []
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         inputs = order.of(example_inputs)

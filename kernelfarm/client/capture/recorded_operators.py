@@ -41,7 +41,6 @@ A map from tensors would keep them alive. The functions of torch that make tenso
 that is referred to elsewhere, and so would add a `detach` to the graph.
 """
 
-
 _DETACH = torch.ops.aten.detach.default
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default

@@ -41,7 +41,7 @@ def test_equal_graphs_of_one_process_make_one_request(endpoint, requests_made):
     assert len(requests_made) == 1
 
 
-def test_counters_and_debug_logs_tell_how_each_graph_was_traced(endpoint, caplog):
+def test_counters_and_debug_logs_state_how_each_graph_was_traced(endpoint, caplog):
     def writing(x):
         x.mul_(2)
         return x.cos() + 1
