@@ -105,6 +105,7 @@ docs: setup ## Generate the tables under docs/ from the code.
 
 bench: setup ## Measure cold and warm starts, launches and models beside Inductor, compile time, the cache, a farm.
 	$(BIN)/python -m benchmarks.cold_start
+	$(BIN)/python -m benchmarks.trace_ways --models gpt2 --rounds 3 --cold-rounds 1
 	$(BIN)/python -m benchmarks.warm_start --models reference bert --rounds 1
 	$(BIN)/python -m benchmarks.launches
 	$(BIN)/python -m benchmarks.peak_memory

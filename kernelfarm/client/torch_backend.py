@@ -1,13 +1,17 @@
 """`torch.compile(model, backend="kernelfarm")`: PyTorch finds `kernelfarm` by its entry point.
 
-AOT Autograd turns a Dynamo graph into functional graphs: one for inference, or a forward and a
-backward graph if gradients are needed. The farm compiles each for the device of its tensors. If the
-farm cannot serve a graph, it runs as it was captured.
+A Dynamo graph becomes functional graphs: one for inference, or a forward and a backward graph if
+gradients are needed. Most inference graphs take a short way, one run of the graph
+(`capture.short_trace`); AOT Autograd makes the others. The farm compiles each for the device of its
+tensors. If the farm cannot serve a graph, it runs as it was captured.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +19,14 @@ import torch
 from torch import fx
 
 from kernelfarm import spans
+from kernelfarm.client import counters
+from kernelfarm.client.capture.captured import TracedModule
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
+from kernelfarm.client.capture.recorded_operators import LongWayError
+from kernelfarm.client.capture.short_trace import short_trace
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
@@ -48,12 +57,15 @@ from kernelfarm.client.pytorch.private import (
 )
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
+from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
 from kernelfarm.errors import KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
+
+_log = logging.getLogger("kernelfarm.client")
 
 
 def kernelfarm(
@@ -76,6 +88,7 @@ def kernelfarm(
         CallerError: an option does not exist, or its value is not valid.
         KernelfarmError: (mode `strict` only) the farm could not serve a graph.
     """
+    inline_regions(gm)
     preserve_attention(gm)
     order = InputOrder(gm)
     options = with_mode(options, mode)
@@ -120,7 +133,8 @@ def _compiled(
     inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
     backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
     if packaging is None:
-        return traced(gm, inputs, forward, inference, backward)
+        short = _short_way(gm, inputs, inference)
+        return short or traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
         return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
 
@@ -135,8 +149,22 @@ def preload() -> None:
     access.client.connect()
 
 
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """A functional graph, and what calls of it need.
+
+    `eager` runs what the graph was traced from. `facts` reads what recorded calls need to know. If
+    `leaves_autocast`, calls have the state of autocast of their caller.
+    """
+
+    module: TracedModule
+    eager: BoxedFunction
+    facts: Callable[[], TracedFacts]
+    leaves_autocast: bool = False
+
+
 class _GraphCompiler:
-    """Compiles the graphs of AOT Autograd; stores a graph's trace if it has a trace cache.
+    """Compiles functional graphs; stores a graph's trace if it has a trace cache.
 
     The program of a backward graph drops its arguments as it uses them.
     """
@@ -158,18 +186,24 @@ class _GraphCompiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
         # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
         with unset_fake_temporarily():
-            boxed = self._boxed(gm)
+            facts = partial(self._recorded.facts, gm)
+            boxed = self._boxed(_Traced(gm, make_boxed_func(gm.forward), facts))
             if self._packaging is None:
                 return boxed
             is_alone = self._recorded.use is GraphUse.INFERENCE
             static = self._recorded.facts(gm).static if is_alone else None
             return self._packaging.stored(gm, boxed, static)
 
-    def _boxed(self, gm: fx.GraphModule) -> BoxedFunction:
+    def of_recorded(self, recorded: TracedModule, module: fx.GraphModule) -> BoxedFunction:
+        """The function of a graph that was recorded from Dynamo's graph `module`."""
+        facts = partial(self._recorded.facts_of_recorded, recorded.graph, module)
+        return self._boxed(_Traced(recorded, _eager(module), facts, autocast_is_on()))
+
+    def _boxed(self, traced: _Traced) -> BoxedFunction:
         is_recorded = self._options.settings.cuda_graphs
-        graphs = CudaGraphs(self._recorded.facts(gm)) if is_recorded else None
+        graphs = CudaGraphs(traced.facts()) if is_recorded else None
         try:
-            runner = self._compile(gm, graphs)
+            runner = self._compile(traced, graphs)
         except KernelfarmError as error:
             if self._options.settings.mode == "strict":
                 raise
@@ -177,20 +211,20 @@ class _GraphCompiler:
             runner = None
         if runner is not None:
             return runner.boxed()
-        eager: BoxedFunction = make_boxed_func(gm.forward)
-        return eager if graphs is None else graphs.around(eager)
+        return traced.eager if graphs is None else graphs.around(traced.eager)
 
-    def _compile(self, gm: fx.GraphModule, graphs: CudaGraphs | None) -> GraphRunner | None:
-        captured = capture(gm)
+    def _compile(self, traced: _Traced, graphs: CudaGraphs | None) -> GraphRunner | None:
+        module = traced.module
+        captured = capture(module)
         if captured.is_trivial and self._packaging is None:
             return None
         target = device_support(captured.device).target
         key = program_key(captured.graph, target, self._options.compiled.pairs())
         if self._trace_cache is not None:
             with self._budget.charged():
-                self._trace_cache.store(gm, captured, key)
+                self._trace_cache.store(module, captured, key)
         if self._packaging is not None:
-            self._packaging.note(gm, captured, key, target)
+            self._packaging.note(module, captured, key, target)
         if captured.is_trivial:
             return None
         finder = ProgramFinder(
@@ -198,9 +232,39 @@ class _GraphCompiler:
             key,
             self._options,
             FirstSearch(self._budget),
+            leaves_autocast=traced.leaves_autocast,
             drops_arguments=self._recorded.use is GraphUse.BACKWARD,
         )
-        return start_runner(make_boxed_func(gm.forward), finder, self._options.settings, graphs)
+        return start_runner(traced.eager, finder, self._options.settings, graphs)
+
+
+def _short_way(
+    module: fx.GraphModule, inputs: Sequence[Any], compiler: _GraphCompiler
+) -> Callable[..., Any] | None:
+    """The function for Dynamo of a graph that one run traces; None if AOT Autograd must trace it.
+
+    Raises:
+        KernelfarmError: (mode `strict` only) the farm could not serve the graph.
+    """
+    try:
+        recorded = short_trace(module, inputs)
+        convention = recorded_convention(recorded.graph)
+    except LongWayError as error:
+        counters.count(f"traced.long.{error.reason}")
+        _log.debug("kernelfarm: AOT Autograd traces a graph: %s", error.reason)
+        return None
+    counters.count("traced.short")
+    return callable_for(convention, compiler.of_recorded(recorded, module))
+
+
+def _eager(module: fx.GraphModule) -> BoxedFunction:
+    """The graph as Dynamo captured it, for calls without a program."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        results: Sequence[Any] = module(*args)
+        return results
+
+    return run
 
 
 def _warm_start(
@@ -218,7 +282,7 @@ def _warm_start(
     facts = TracedFacts(GraphUse.INFERENCE, static_inputs(module))
     graphs = CudaGraphs(facts) if options.settings.cuda_graphs else None
     try:
-        runner = start_runner(trace_cache.eager(), finder, options.settings, graphs)
+        runner = start_runner(_eager(module), finder, options.settings, graphs)
     except KernelfarmError:
         return None
     return callable_for(trace.entry.convention, runner.boxed())

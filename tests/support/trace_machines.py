@@ -74,5 +74,6 @@ def counted() -> dict[str, int]:
 
 
 def traces_made() -> int:
-    """How many graphs AOT Autograd has traced."""
-    return int(torch._dynamo.utils.counters["aot_autograd"]["total"])
+    """How many graphs were traced, by one run or by AOT Autograd."""
+    long = int(torch._dynamo.utils.counters["aot_autograd"]["total"])
+    return long + counters.snapshot().get("traced.short", 0)

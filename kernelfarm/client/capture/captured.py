@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import fx
@@ -18,6 +19,14 @@ class UnsupportedGraphError(KernelfarmError):
 
     status = "FAILED_PRECONDITION"
     reason = "UNSUPPORTED_GRAPH"
+
+
+class TracedModule(Protocol):
+    """A functional graph of ATen operators; the tensors that it holds are attributes."""
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph; its nodes have values without data in `meta["val"]`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
+from kernelfarm.client.capture.captured import (
+    CapturedGraph,
+    TracedModule,
+    UnsupportedGraphError,
+)
 from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.graph_outputs import COPY, GraphOutputs, OutputCollector
 from kernelfarm.client.capture.graph_values import GraphValues
@@ -54,7 +58,7 @@ _UNUSED = TensorType(DType.F32, (), ())
 
 
 def capture(
-    module: fx.GraphModule,
+    module: TracedModule,
     *,
     names: Sequence[str] = (),
     written: Mapping[int, int] | None = None,
@@ -76,7 +80,7 @@ class _Capture:
     """Visits the nodes of one traced module in order."""
 
     def __init__(
-        self, module: fx.GraphModule, names: Sequence[str], written: Mapping[int, int]
+        self, module: TracedModule, names: Sequence[str], written: Mapping[int, int]
     ) -> None:
         note_random_results(module.graph)
         self._module = module

@@ -9,6 +9,7 @@ from torch import fx
 
 from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.exporting_state import patch_is_exporting
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.partition import partition
 from kernelfarm.client.capture.preserve_attention import preserve_attention
@@ -45,6 +46,7 @@ def backend_around(compiler: GraphCompiler) -> GraphCompiler:
     """A backend for `torch.compile` that traces as kernelfarm's, and calls `compiler` per graph."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))

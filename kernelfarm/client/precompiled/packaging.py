@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
+from kernelfarm.client.capture.captured import CapturedGraph, TracedModule, UnsupportedGraphError
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.precompiled.artifacts import (
     SerializableGraph,
@@ -56,7 +56,7 @@ class Packaging:
         self._options = options
         self._stated = stated
         self._device = cache.device.type
-        self._noted: dict[fx.GraphModule, TraceEntry] = {}
+        self._noted: dict[TracedModule, TraceEntry] = {}
         self._reason = "an operator that kernelfarm cannot express"
         self._contents: list[bytes] = []
 
@@ -69,7 +69,7 @@ class Packaging:
         """A compiler whose graphs AOT Autograd stores."""
         return SerializableAOTDispatchCompiler(GraphCode, compiler)
 
-    def note(self, gm: fx.GraphModule, captured: CapturedGraph, key: bytes, target: str) -> None:
+    def note(self, gm: TracedModule, captured: CapturedGraph, key: bytes, target: str) -> None:
         """Takes a functional graph and its program key."""
         self._device = captured.device.type
         count = len(gm.graph.find_nodes(op="placeholder"))

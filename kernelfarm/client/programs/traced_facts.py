@@ -19,7 +19,11 @@ class RecordedUse:
 
     def facts(self, graph: fx.GraphModule) -> TracedFacts:
         """The facts of a graph of AOT Autograd, while its tracing context is active."""
-        return TracedFacts(self.use, self._static(graph), _origins(graph), self.step)
+        return TracedFacts(self.use, self._static(graph), _origins(graph.graph), self.step)
+
+    def facts_of_recorded(self, graph: fx.Graph, module: fx.GraphModule) -> TracedFacts:
+        """The facts of a graph that was recorded from Dynamo's graph `module`."""
+        return TracedFacts(self.use, static_inputs(module), _origins(graph), self.step)
 
     def _static(self, graph: fx.GraphModule) -> tuple[int, ...]:
         if self.use is GraphUse.BACKWARD:
@@ -36,8 +40,8 @@ def static_inputs(graph: fx.GraphModule) -> tuple[int, ...]:
     return tuple(number for number, node in enumerate(inputs) if is_static_input(node))
 
 
-def _origins(graph: fx.GraphModule) -> tuple[str | None, ...]:
+def _origins(graph: fx.Graph) -> tuple[str | None, ...]:
     """The source code of each result of a graph, as far as the trace has it."""
-    results = graph.graph.output_node().args[0]
+    results = graph.output_node().args[0]
     items = results if isinstance(results, list | tuple) else (results,)
     return tuple(item.stack_trace if isinstance(item, fx.Node) else None for item in items)

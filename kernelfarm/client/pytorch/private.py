@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     )
     from torch._guards import TracingContext as TracingContext
     from torch._guards import detect_fake_mode as detect_fake_mode
+    from torch._higher_order_ops.effects import has_effects as has_effects
     from torch._higher_order_ops.effects import new_token_tensor as new_token_tensor
     from torch._higher_order_ops.effects import with_effects as with_effects
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table as kernel_side_table
@@ -90,9 +91,14 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
     from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
     from torch.fx.node import _get_qualified_name as _get_qualified_name
+    from torch.fx.passes.shape_prop import _extract_tensor_metadata as _extract_tensor_metadata
     from torch.nn.attention import _backend_from_string as _backend_from_string
     from torch.nn.attention import _sdpa_kernel as _sdpa_kernel
     from torch.utils import _pytree as _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._python_dispatch import (
+        autograd_would_have_decomposed as autograd_would_have_decomposed,
+    )
 
     _fused_sdp_choice: Callable[..., int]
     _empty_strided_cpu: Callable[..., torch.Tensor] | None
@@ -151,6 +157,13 @@ NAMES: Mapping[str, PrivateName] = {
     "enable_python_dispatcher": PrivateName(
         "torch._dispatch.python", "runs operators on shapes as in a trace"
     ),
+    "TorchDispatchMode": PrivateName("torch.utils._python_dispatch", "sees operators as they run"),
+    "autograd_would_have_decomposed": PrivateName(
+        "torch.utils._python_dispatch", "whether an operator is decomposed in a trace"
+    ),
+    "_extract_tensor_metadata": PrivateName(
+        "torch.fx.passes.shape_prop", "reads the memory format of a traced value"
+    ),
     "torch_variables": PrivateName(
         "torch._dynamo.variables.torch", "the module whose is_exporting() value is corrected"
     ),
@@ -164,6 +177,7 @@ NAMES: Mapping[str, PrivateName] = {
     "OperatorBase": PrivateName("torch._ops", "the key type of decomposition tables"),
     "HigherOrderOperator": PrivateName("torch._ops", "the type of wrappers around operators"),
     "with_effects": PrivateName("torch._higher_order_ops.effects", "orders effects by a token"),
+    "has_effects": PrivateName("torch._higher_order_ops.effects", "finds operators with effects"),
     "kernel_side_table": PrivateName(
         "torch._higher_order_ops.triton_kernel_wrap", "has the Triton kernels of traced graphs"
     ),
@@ -304,6 +318,11 @@ def is_composite(operator: OpOverload) -> bool:
     )
 
 
+def can_decompose(operator: OpOverload) -> bool:
+    """True if torch has a decomposition that autograd uses, in C++ or in Python."""
+    return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
 def storage_identity(tensor: torch.Tensor) -> int:
     """A number that is equal for tensors with the same storage; fake tensors have one, too."""
     return int(tensor.untyped_storage()._cdata)
@@ -332,6 +351,28 @@ def can_record_in_this_thread() -> bool:
         return True
     own = "tree_manager_containers"
     return hasattr(trees.local, own) or torch._C._is_key_in_tls(own)
+
+
+def traces_in_other_ways() -> bool:
+    """True if settings of PyTorch change what AOT Autograd traces."""
+    config = import_module("torch._functorch.config")
+    return bool(config.functionalize_rng_ops or config.fake_tensor_propagate_real_tensors)
+
+
+def read_layout(tensor: torch.Tensor) -> None:
+    """Reads of a layout what AOT Autograd reads as it wraps a value; it may add guards on sizes."""
+    tensors: Any = torch.Tensor
+    tensors._make_wrapper_subclass(  # its overload for symbolic sizes takes positions only
+        _imported("FakeTensor"),
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        None,
+        tensor.dtype,
+        tensor.layout,
+        tensor.device,
+        False,
+    )
 
 
 def is_caching_precompile() -> bool:

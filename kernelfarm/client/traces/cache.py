@@ -14,23 +14,21 @@ name is not used. Traces of other clients come from the farm and are trusted by 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import fx
 
 from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.capture.captured import CapturedGraph, TracedModule
+from kernelfarm.client.capture.short_trace import RecordedModule
 from kernelfarm.client.disk.files import MAX_TRACE_BYTES, remove, write_whole
 from kernelfarm.client.disk.sweep import TRACE
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.pytorch.private import (
     TracingContext,
@@ -38,6 +36,7 @@ from kernelfarm.client.pytorch.private import (
 from kernelfarm.client.traces.calling_convention import (
     CallingConvention,
     calling_convention,
+    recorded_convention,
 )
 from kernelfarm.client.traces.digest import graph_parts
 from kernelfarm.client.traces.entry import TraceEntry, entry_of, from_bytes, to_bytes
@@ -125,7 +124,7 @@ class TraceCache:
             return own
         return _shared_trace(request)
 
-    def store(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> None:
+    def store(self, traced: TracedModule, captured: CapturedGraph, key: bytes) -> None:
         """Stores and publishes the graph's trace, if an entry can express it."""
         request = self._request
         if request is None or not (
@@ -143,8 +142,8 @@ class TraceCache:
             _write(request.path, content)
         request.shared.publish(key, captured.graph, content)
 
-    def entry(self, traced: fx.GraphModule, captured: CapturedGraph, key: bytes) -> TraceEntry:
-        """The graph's trace, while AOT Autograd's tracing context is active.
+    def entry(self, traced: TracedModule, captured: CapturedGraph, key: bytes) -> TraceEntry:
+        """The graph's trace, while its tracing context is active.
 
         Raises:
             NotCoveredError: an entry cannot express it; the message is the reason.
@@ -160,26 +159,20 @@ class TraceCache:
         """The device of the graph's tensors."""
         return torch.device("cpu") if self._request is None else self._request.device
 
-    def eager(self) -> BoxedFunction:
-        """The graph as Dynamo captured it, for calls without a program."""
-        module = self._module
-
-        def run(args: list[Any]) -> Sequence[Any]:
-            results: Sequence[Any] = module(*args)
-            return results
-
-        return run
-
-    def _convention(self, request: _TraceRequest, traced: fx.GraphModule) -> CallingConvention:
+    def _convention(self, request: _TraceRequest, traced: TracedModule) -> CallingConvention:
         context = TracingContext.try_get()
-        if context is None or context.fw_metadata is None:
+        if context is None:
             raise NotCoveredError("no metadata of the trace")
         if request.sizes.env_state() != request.env_state:
             raise NotCoveredError("guards on sizes that tracing added")
         if len(context.guards_context.aotautograd_guards) != request.guard_count:
             raise NotCoveredError("arguments that share memory")
+        if isinstance(traced, RecordedModule):
+            return recorded_convention(traced.graph)
+        if context.fw_metadata is None:
+            raise NotCoveredError("no metadata of the trace")
         count = len(self._module.graph.find_nodes(op="placeholder"))
-        return calling_convention(context.fw_metadata, traced, count)
+        return calling_convention(context.fw_metadata, traced.graph, count)
 
 
 def autocast_is_on() -> bool:

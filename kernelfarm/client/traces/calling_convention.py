@@ -7,21 +7,27 @@ anything else, the graph is not covered (`NotCoveredError`) and is traced at eve
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from kernelfarm.client.capture.recorded_operators import LongWayError
 from kernelfarm.client.pytorch.private import (
     MutationType,
+    OpOverload,
     OutputAliasInfo,
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
+    schema_of,
+    storage_identity,
 )
 from kernelfarm.client.traces.sizes import NotCoveredError
 
+_UNSAFE_VIEW = torch.ops.aten._unsafe_view.default
 _COMPUTED = frozenset(
     {OutputType.non_alias, OutputType.unsafe_view_alias, OutputType.custom_function_view}
 )
@@ -51,18 +57,18 @@ class CallingConvention:
 
 
 def calling_convention(
-    meta: ViewAndMutationMeta, module: fx.GraphModule, argument_count: int
+    meta: ViewAndMutationMeta, graph: fx.Graph, argument_count: int
 ) -> CallingConvention:
     """The calling convention of an inference graph, from AOT Autograd's metadata.
 
     Raises:
         NotCoveredError: AOT Autograd's wrappers do more than the convention can express.
     """
-    placeholders = module.graph.find_nodes(op="placeholder")
+    placeholders = graph.find_nodes(op="placeholder")
     if not argument_count == len(placeholders) == len(meta.input_info):
         raise NotCoveredError("arguments that share memory")
     _check_is_plain(meta)
-    returned = module.graph.output_node().args[0]
+    returned = graph.output_node().args[0]
     items = returned if isinstance(returned, list | tuple) else (returned,)
     if len(items) != len(meta.output_info):
         raise NotCoveredError("outputs that the tracer added")
@@ -72,6 +78,50 @@ def calling_convention(
     )
     written = tuple(meta.mutated_graph_handled_indices_seen_by_autograd)
     return CallingConvention(argument_count, outputs, written)
+
+
+def recorded_convention(graph: fx.Graph) -> CallingConvention:
+    """The calling convention of a graph that the short way recorded.
+
+    Raises:
+        LongWayError: AOT Autograd's wrappers do more than the convention can express.
+    """
+    arguments = graph.find_nodes(op="placeholder")
+    owners: dict[int, list[int]] = {}
+    for index, node in enumerate(arguments):
+        if isinstance(node.meta["val"], torch.Tensor):
+            owners.setdefault(storage_identity(node.meta["val"]), []).append(index)
+    returned = graph.output_node().args[0]
+    items = returned if isinstance(returned, list | tuple) else (returned,)
+    outputs = tuple(_recorded_output(item, arguments, owners) for item in items)
+    return CallingConvention(len(arguments), outputs, ())
+
+
+def _recorded_output(
+    item: Any, arguments: list[fx.Node], owners: Mapping[int, list[int]]
+) -> OutputConvention:
+    value = item.meta["val"] if isinstance(item, fx.Node) else None
+    if not isinstance(value, torch.Tensor):
+        return OutputConvention()
+    if value.requires_grad:
+        raise LongWayError("outputs that require gradients")
+    dynamic = tuple(axis for axis, extent in enumerate(value.shape) if _varies(extent))
+    sharing = owners.get(storage_identity(value), [])
+    if not sharing:
+        return OutputConvention(dynamic=dynamic)
+    if len(sharing) > 1:
+        raise LongWayError("arguments that share memory")
+    owner = sharing[0]
+    base = arguments[owner].meta["val"]
+    if base.requires_grad:
+        raise LongWayError("outputs that require gradients")
+    if item.op == "placeholder":
+        return OutputConvention(owner, dynamic=dynamic)
+    _check_is_declared(item)
+    try:
+        return OutputConvention(owner, _offset(base, value), dynamic)
+    except NotCoveredError as reason:
+        raise LongWayError(str(reason)) from reason
 
 
 def _check_is_plain(meta: ViewAndMutationMeta) -> None:
@@ -100,12 +150,37 @@ def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> 
         raise NotCoveredError("outputs that are views of each other")
     base = arguments[info.base_idx].meta["val"]
     value = item.meta.get("val") if isinstance(item, fx.Node) else None
+    return OutputConvention(info.base_idx, _offset(base, value), dynamic)
+
+
+def _check_is_declared(view: fx.Node) -> None:
+    """Checks that AOT Autograd knows that a value is a view of an argument."""
+    while view.op != "placeholder":
+        source = view.args[0]
+        if not isinstance(source, fx.Node):
+            raise LongWayError("an undeclared view")
+        if isinstance(view.target, OpOverload) and not _declares_view(view.target):
+            raise LongWayError("an undeclared view")  # such as `unsafe_split`
+        view = source
+
+
+def _declares_view(operator: OpOverload) -> bool:
+    returns = schema_of(operator).returns
+    return operator is _UNSAFE_VIEW or any(result.alias_info for result in returns)
+
+
+def _varies(extent: int | torch.SymInt) -> bool:
+    return isinstance(extent, torch.SymInt) and not extent.node.expr.is_Integer
+
+
+def _offset(base: torch.Tensor, value: object) -> int:
+    """How many elements after the first element of an argument a view of it begins."""
     if not isinstance(value, torch.Tensor) or not _reads_alike(base, value):
         raise NotCoveredError("a view of an input with another element type")
     offset = value.storage_offset() - base.storage_offset()
     if not isinstance(offset, int):
         raise NotCoveredError("a view with a varying offset")
-    return OutputConvention(info.base_idx, offset, dynamic)
+    return offset
 
 
 def _reads_alike(base: torch.Tensor, value: torch.Tensor) -> bool:

@@ -22,6 +22,7 @@ from torch import fx
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.exported import read_pt2
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
@@ -61,6 +62,7 @@ class _Collector:
     graphs: list[CapturedCaseGraph] = field(default_factory=list)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         made_in = _known_epoch(self.access)

@@ -9,6 +9,7 @@ from torch import fx
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.tracing import traced
@@ -72,6 +73,7 @@ class _Tracer:
         self._options = options
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         cache = TraceCache(order.module, self._access, self._options, is_needed=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from examples.real_inputs import g, h
-from kernelfarm.client import torch_backend
+from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import CallerError, UnavailableError
@@ -39,6 +39,25 @@ def test_equal_graphs_of_one_process_make_one_request(endpoint, requests_made):
     for function in (one, two):
         torch.testing.assert_close(compiled(function)(x), function(x))
     assert len(requests_made) == 1
+
+
+def test_counters_and_debug_logs_state_how_each_graph_was_traced(endpoint, caplog):
+    def writing(x):
+        x.mul_(2)
+        return x.cos() + 1
+
+    reason = "an input that is written"
+    counters.reset()
+    x = torch.randn(6, 4)
+    torch.testing.assert_close(compiled(h)(x, x + 1), h(x, x + 1))
+    assert counters.snapshot()["traced.short"] == 1
+    ours, theirs = x.clone(), x.clone()
+    with caplog.at_level("DEBUG", logger="kernelfarm.client"):
+        torch.testing.assert_close(compiled(writing)(ours), writing(theirs))
+    torch.testing.assert_close(ours, theirs)
+    found = counters.snapshot()
+    assert (found["traced.short"], found[f"traced.long.{reason}"]) == (1, 1)
+    assert any(reason in record.getMessage() for record in caplog.records)
 
 
 @pytest.fixture
