@@ -16,6 +16,8 @@ runner.eager_calls, runner.programs_replaced  calls that ran eager for lack of a
 cuda_graphs.recorded                        calls that were recorded as CUDA graphs
 cuda_graphs.launched                        calls of such graphs that launched kernels (warm-ups)
 cuda_graphs.not_recorded.REASON             graphs that are not recorded, and why
+tuning.measured                             autotuned kernels whose configurations were measured
+tuning.not_measured.REASON                  launches of their first configuration for another reason
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
                                             have; has now
 warm.traced.REASON                          graphs that are traced at every start, and why

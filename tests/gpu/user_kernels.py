@@ -32,12 +32,14 @@ from tests.support.tile_programs import program_text
 from tests.support.traced_graphs import recording
 from tests.support.triton_without_gpu import as_with_a_gpu
 from tests.support.tutorial_kernels import (
+    add_to,
     add_vectors,
     attention,
     described_matmul,
     layer_norm,
     matmul,
     softmax_rows,
+    tuned_matmul,
 )
 
 OPTIONS = {"mode": "strict", "timeout_s": 2.0}
@@ -87,6 +89,14 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _product(matmul, a, b)
+
+
+def _tuned_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _product(tuned_matmul, a, b)
+
+
+def _product(kernel: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty(m, n, dtype=a.dtype, device=a.device)
 
@@ -94,8 +104,15 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)
 
     strides = (*a.stride(), *b.stride(), *c.stride())
-    matmul[grid](a, b, c, m, n, k, *strides, ACTIVATION="leaky_relu")
+    kernel[grid](a, b, c, m, n, k, *strides, ACTIVATION="leaky_relu")
     return c
+
+
+def _added_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A sum that each launch would change again, if its tensor were not restored."""
+    total, n = x * 2, x.numel()
+    add_to[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](total, y, n)
+    return total
 
 
 def _layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -163,6 +180,16 @@ def all_user_kernels() -> Iterator[UserKernelCase]:
         lambda: (_halves(512, 384), _halves(384, 256, seed=1)),
         lambda a, b: torch.nn.functional.leaky_relu(a @ b),
         2e-3,
+    )
+    yield UserKernelCase(
+        "autotuned matmul",
+        _tuned_matmul,
+        lambda: (_halves(1024, 512), _halves(512, 768, seed=1)),
+        lambda a, b: torch.nn.functional.leaky_relu(a @ b),
+        2e-3,
+    )
+    yield UserKernelCase(
+        "autotuned, with a value to restore", _added_in_place, pair, lambda x, y: 2 * x + y, 1e-6
     )
     yield UserKernelCase(
         "matmul of a transposed operand",
