@@ -45,6 +45,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *chosen.notes,
             *fusion.notes,
             *built.notes,
+            *_hints(built, program),
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),
         )
@@ -110,6 +111,15 @@ def _traffic(kernel: Kernel, target: TargetFacts) -> str:
         f"kernel {kernel.name}: {form} that cost as much as {moved.cost_bytes} bytes from memory,"
         f" at least {moved.least_bytes}{sizes}"
     )
+
+
+def _hints(built: BuiltSteps, program: Program) -> Iterator[str]:
+    """The hints that kernels have; notes name those that are ignored."""
+    first = _drawn(program)
+    for position, hint in built.used_hints:
+        step = program.plan.steps[first + position]
+        assert isinstance(step, Launch)  # as apply-hints found it
+        yield f"{hint}: kernel {program.plan.kernel_names[step.kernel]} has it"
 
 
 def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
