@@ -47,7 +47,7 @@ from kernelfarm.wire.job import job_to_bytes
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
 _REPORT_QUEUES_S = 2.0
 _MAX_REFUSAL_CHARS = 400
-"""What a response repeats of a toolchain's message; a program has up to 64 of them."""
+"""What a response repeats of a toolchain's message; a program may have many of them."""
 
 
 class CodegenService(CodegenServiceServicer):

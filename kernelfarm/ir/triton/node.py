@@ -31,7 +31,10 @@ from kernelfarm.ir.triton.user_kernel import (
     UserParam,
     Value,
 )
+from kernelfarm.ir.work_budget import spend
 
+_STEPS_A_PARAM = 4
+"""Steps of the work budget for a parameter of a configuration: it is built, and checked again."""
 _ATTRIBUTES = ("grids", "kernel", "key", "writes")
 
 
@@ -95,6 +98,7 @@ def _configured(kernel: UserKernel, further: Arg) -> tuple[UserKernel, ...]:
     fixed = {param.name for param in kernel.params if isinstance(param, FixedParam)}
     found = []
     for arg in further:
+        spend(_STEPS_A_PARAM * len(kernel.params))
         configuration = _configuration(arg)
         others = sorted({name for name, _ in configuration.constants} - fixed)
         if others:

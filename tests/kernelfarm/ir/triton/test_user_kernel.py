@@ -89,15 +89,15 @@ def test_a_configuration_replaces_constants_and_all_options() -> None:
 
 
 def test_the_number_of_configurations_is_limited_also_by_the_length_of_the_source() -> None:
-    further = [Configuration((("BLOCK", 2**n),), ()) for n in range(63)]
-    assert len(check_node(_with_further(*further))) == 64
+    further = [Configuration((("BLOCK", 2**n),), ()) for n in range(127)]
+    assert len(check_node(_with_further(*further))) == 128
 
-    with pytest.raises(UserKernelError, match=r"has 65 configurations.*at most 64 configurations"):
+    with pytest.raises(UserKernelError, match=r"has 129 configurations.*at most 128 configurations"):
         check_node(_with_further(*further, _WIDE))
 
     long = replace(KERNEL, source=_SOURCE + "#" * (100 * 1024))
-    with pytest.raises(UserKernelError, match=r"has 33 configurations.*at most 20 configurations"):
-        kernels_of_arg(kernel_arg(long, further[:32]))
+    with pytest.raises(UserKernelError, match=r"has 41 configurations.*at most 40 configurations"):
+        kernels_of_arg(kernel_arg(long, further[:40]))
 
 
 def test_the_name_has_no_part_in_the_key_and_everything_else_has() -> None:
