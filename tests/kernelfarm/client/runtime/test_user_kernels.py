@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+import kernelfarm
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 from kernelfarm.ir.triton.node import check_node
@@ -175,3 +176,16 @@ def test_a_kernel_with_a_global_that_cannot_travel_is_refused_with_its_name() ->
 
     with pytest.raises(Exception, match="uses the global _ALIGNED"):
         CompiledHere(function, LoadedVariant((), StandIn(_add, 3)))(torch.ones(4))
+
+
+def test_a_hint_around_a_kernel_of_the_user_is_ignored_and_the_report_says_so() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with kernelfarm.hints("num_warps=8"):
+            return _sum_of(x, y)
+
+    compiled = CompiledHere(function, LoadedVariant((), StandIn(_add, 3)))
+    x, y = torch.randn(300), torch.randn(300)
+
+    torch.testing.assert_close(compiled(x, y), (x.sin() + y) * 2)
+    expected = "hint num_warps=8 of triton.kernel (2) is ignored: it is a kernel of the user, whose"
+    assert expected in compiled.reports[0]

@@ -92,7 +92,9 @@ def test_the_number_of_configurations_is_limited_also_by_the_length_of_the_sourc
     further = [Configuration((("BLOCK", 2**n),), ()) for n in range(127)]
     assert len(check_node(_with_further(*further))) == 128
 
-    with pytest.raises(UserKernelError, match=r"has 129 configurations.*at most 128 configurations"):
+    with pytest.raises(
+        UserKernelError, match=r"has 129 configurations.*at most 128 configurations"
+    ):
         check_node(_with_further(*further, _WIDE))
 
     long = replace(KERNEL, source=_SOURCE + "#" * (100 * 1024))
