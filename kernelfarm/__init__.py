@@ -3,6 +3,7 @@
 `kernelfarm.compile(model, args, targets=[...])` compiles a model through a farm for any device;
 `torch.compile(model, backend="kernelfarm")` does the same for the device that the model runs on;
 `kernelfarm.packaged(model)` looks for a package before it traces;
+`kernelfarm.hints(text)` states hints for operations of a model;
 `kernelfarm.compile_triton(fn, ...)` compiles a Triton kernel of the user alone;
 `kernelfarm.compile_tilelang(program, ...)` does so for a tile program of TileLang;
 `kernelfarm.tilelang_function(program)` makes a function of it;
@@ -16,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kernelfarm.client.capture.node_hints import hints
     from kernelfarm.client.compile_model import CompiledModel
     from kernelfarm.client.compile_model import compile_model as compile
     from kernelfarm.client.compile_tilelang import CompiledTileProgram, compile_tilelang
@@ -32,6 +34,7 @@ __all__ = [
     "compile",
     "compile_tilelang",
     "compile_triton",
+    "hints",
     "packaged",
     "prefetch",
     "tilelang_function",
@@ -43,6 +46,7 @@ _CLIENT_NAMES = {
     "CompiledModel": ("compile_model", "CompiledModel"),
     "CompiledTriton": ("compile_triton", "CompiledTriton"),
     "compile_triton": ("compile_triton", "compile_triton"),
+    "hints": ("capture.node_hints", "hints"),
     "CompiledTileProgram": ("compile_tilelang", "CompiledTileProgram"),
     "compile_tilelang": ("compile_tilelang", "compile_tilelang"),
     "TileFunction": ("tilelang.function", "TileFunction"),

@@ -14,6 +14,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_layouts import choose_layouts
@@ -74,6 +75,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
     Pass("order-steps", order_steps, ("chosen", "fusion", "target"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
+    Pass("apply-hints", apply_hints, ("chosen", "fusion", "built", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from codegen_svc.backends.kernel_hints import hint_notes, hinted_options, hinted_tiling
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
@@ -70,10 +71,25 @@ def build_gpu_kernel(
 ) -> tuple[BuiltKernel, ...]:
     """The kernel's variants, most specific first, the general one last.
 
+    If it does not compile with its hints, it is compiled without them, and a note says so.
+
     Raises:
         KernelRejectedError: the target cannot express the kernel, or the kernel needs more than the
             chip has at every tiling.
     """
+    try:
+        return _variants_of(kernel, target, toolchain)
+    except KernelRejectedError as error:
+        if not kernel.hints:
+            raise
+        note = f"the hints are ignored: with them, {error}"
+        plain = _variants_of(replace(kernel, hints=()), target, toolchain)
+        return tuple(replace(variant, notes=(*variant.notes, note)) for variant in plain)
+
+
+def _variants_of(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain
+) -> tuple[BuiltKernel, ...]:
     variants = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)
     built = (_build_variant(kernel, target, toolchain, variant) for variant in variants)
     return tuple(variant for variant in built if variant is not None)
@@ -164,9 +180,12 @@ def _best_tiling(
 def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: int) -> Tiling | None:
     """The tiling that is `level` steps smaller than the first one; None if there is none."""
     product = find_contraction(kernel)
-    if product is not None:
-        return product_tiling(kernel, product, target, variant.index_bits, level)
-    return gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+    tiling = (
+        gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        if product is None
+        else product_tiling(kernel, product, target, variant.index_bits, level)
+    )
+    return None if tiling is None else hinted_tiling(tiling, kernel)
 
 
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
@@ -211,6 +230,7 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
+    options |= hinted_options(kernel)
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
@@ -245,7 +265,7 @@ def _built(
     variant: VariantPlan,
     attempt: _Attempt,
 ) -> BuiltKernel:
-    notes = list(attempt.source.notes)
+    notes = [*attempt.source.notes, *hint_notes(kernel, attempt.tiling)]
     if attempt.usage.spills:
         notes.append(
             f"{attempt.usage.spills} bytes of registers per thread are spilled at every tiling"

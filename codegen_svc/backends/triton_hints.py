@@ -9,19 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
 
+from kernelfarm.ir.hints import PIPELINE_HINTS, PIPELINE_STAGES
 from kernelfarm.ir.triton.check_kernel import OPTIONS
 from kernelfarm.ir.triton.hints import Hint, hints_of
 from kernelfarm.ir.triton.user_kernel import UserKernel
-
-PIPELINE_HINTS: Final[Mapping[str, int]] = {"shared_memory": 2, "async": 3}
-"""Hints of a load in a loop, which goes through shared memory, and the depths of its pipeline.
-
-With two stages one copy is under way while the last one is used; with three there are two.
-"""
-
-_STAGES: Final = range(2, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +61,8 @@ def _option(kernel: UserKernel, hint: Hint, options: dict[str, int]) -> str:
 def _pipeline(tree: ast.Module, hint: Hint) -> str:
     """Gives the loop around a load a pipeline; says why not, or nothing."""
     stages = PIPELINE_HINTS[hint.name] if hint.value is None else hint.value
-    if stages not in _STAGES:
-        return f"expected {_STAGES.start} to {_STAGES.stop - 1} stages"
+    if stages not in PIPELINE_STAGES:
+        return f"expected {PIPELINE_STAGES.start} to {PIPELINE_STAGES.stop - 1} stages"
     loop, statement = _at_line(tree, hint.line)
     if loop is None or statement is None or not any(map(_is_load, ast.walk(statement))):
         return "expected it at a statement with tl.load in a loop"

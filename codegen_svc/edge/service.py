@@ -23,6 +23,7 @@ from kernelfarm.digest import kernel_key
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
     InvalidGraphError,
+    KernelRejectedError,
     MalformedMessageError,
     UnavailableError,
     VerificationError,
@@ -45,6 +46,8 @@ from kernelfarm.wire.job import job_to_bytes
 
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
 _REPORT_QUEUES_S = 2.0
+_MAX_REFUSAL_CHARS = 400
+"""What a response repeats of a toolchain's message; a program may have many of them."""
 
 
 class CodegenService(CodegenServiceServicer):
@@ -59,7 +62,11 @@ class CodegenService(CodegenServiceServicer):
     ) -> AsyncIterator[pb.BuildKernelsResponse]:
         """Streams each kernel's artifacts as soon as they exist; the first failure ends it."""
         jobs = await asyncio.to_thread(_jobs, request)
-        builds = [asyncio.create_task(self._build(i, job)) for i, job in enumerate(jobs)]
+        alternatives = frozenset(request.alternatives)
+        builds = [
+            asyncio.create_task(self._build(i, job, can_be_refused=i in alternatives))
+            for i, job in enumerate(jobs)
+        ]
         try:
             for build in asyncio.as_completed(builds):
                 yield await build
@@ -83,8 +90,17 @@ class CodegenService(CodegenServiceServicer):
             ]
         )
 
-    async def _build(self, index: int, job: KernelJob) -> pb.BuildKernelsResponse:
-        found = await self._dispatcher.find_or_build(job)
+    async def _build(
+        self, index: int, job: KernelJob, *, can_be_refused: bool
+    ) -> pb.BuildKernelsResponse:
+        try:
+            found = await self._dispatcher.find_or_build(job)
+        except KernelRejectedError as error:
+            if not can_be_refused:
+                raise
+            # One line, because it becomes one of the program's report.
+            refusal = " ".join(str(error).split())[:_MAX_REFUSAL_CHARS]
+            return pb.BuildKernelsResponse(index=index, refusal=refusal)
         return pb.BuildKernelsResponse(
             index=index,
             caused_job=found.caused_job,

@@ -58,5 +58,7 @@ def decompose_to_prims(
         prims = rewritten.graph
         notes.extend(rewritten.notes)
     origin_ops = tuple(node.op for node in graph.nodes)
-    prims = replace(prims, origin_ops=origin_ops, updates=graph.updates)
+    prims = replace(
+        prims, origin_ops=origin_ops, updates=graph.updates, kernel_hints=graph.kernel_hints
+    )
     return Decomposition(prims, summarize(graph, prims, notes, imported.externs))

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.graph_ir import Node, Ref, TensorType
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.node import check_node, written_arguments
+from kernelfarm.ir.triton.node import check_node, kernels_of_arg, written_arguments
 from kernelfarm.ir.triton.user_kernel import Pointer
 
 
 def user_kernel_reason(node: Node) -> str:
     """What becomes of a user's kernel, for reports."""
-    count = node.attr("configurations")
-    first = f"; it has the first of {count} configurations" if count != 1 else ""
-    return f"a Triton kernel of the user: the farm compiles it, and fusion stops at it{first}"
+    count = len(kernels_of_arg(node.attr("kernel")))
+    several = f"; the client chooses one of {count} configurations" if count > 1 else ""
+    return f"a Triton kernel of the user: the farm compiles it, and fusion stops at it{several}"
 
 
 def check_user_kernel_node(node: Node, operands: Sequence[TensorType]) -> None:
@@ -28,12 +28,13 @@ def check_user_kernel_node(node: Node, operands: Sequence[TensorType]) -> None:
         InvalidGraphError: a tensor has another type than its parameter, or a result than its
             argument.
     """
-    kernel = check_node(node)
-    check_user_kernel(kernel)
+    kernels = check_node(node)
+    for kernel in kernels:
+        check_user_kernel(kernel)
     types = iter(operands)
     given = [next(types) if isinstance(arg, Ref) else None for arg in node.args]
     results = dict(zip(written_arguments(node), node.types, strict=True))
-    for position, param in enumerate(kernel.launched):
+    for position, param in enumerate(kernels[0].launched):
         if isinstance(param, Pointer):
             _check_tensors(param, given[position], results.get(position))
 

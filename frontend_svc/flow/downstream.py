@@ -63,13 +63,15 @@ class OptimizedProgram:
 class BuiltArtifacts:
     """The artifacts of one kernel: its index in the request, and whether they caused a job.
 
-    `manifests` are those that the workers signed, one for each artifact.
+    `manifests` are those that the workers signed, one for each artifact. An alternative that the
+    toolchain refuses has none; `refusal` says why.
     """
 
     index: int
     artifacts: KernelArtifacts
     caused_job: bool
     manifests: tuple[Manifest, ...]
+    refusal: str = ""
 
     @property
     def cost_ms(self) -> float:
@@ -87,7 +89,8 @@ class KernelBuildRequest:
     """Kernels to build for one target; `keys` are their kernel keys, computed by this frontend.
 
     They are looked up and published in `namespace`, under storage keys that are salted with `salt`.
-    Artifacts from `shared_namespace` are accepted too.
+    Artifacts from `shared_namespace` are accepted too. `alternatives` are the indices of kernels
+    that others can replace.
     """
 
     request_id: str
@@ -98,6 +101,7 @@ class KernelBuildRequest:
     namespace: str
     salt: bytes = field(default=b"", repr=False)
     shared_namespace: str = ""
+    alternatives: tuple[int, ...] = ()
 
 
 KernelCheck = Callable[[StoredVariant, str, bytes], None]
@@ -213,7 +217,7 @@ class CodegenClient:
         """Each kernel's artifacts as soon as they exist; without kernels nothing is called.
 
         Raises:
-            KernelRejectedError: the target's toolchain refuses a kernel.
+            KernelRejectedError: the target's toolchain refuses a kernel that is no alternative.
             IntegrityError: no trusted worker signed an artifact for its kernel's key.
             UnavailableError: broker, cache or workers do not answer.
         """
@@ -226,6 +230,7 @@ class CodegenClient:
             priority=compile_service_pb2.Priority.ValueType(build_request.priority),
             namespace=build_request.namespace,
             salt=build_request.salt,
+            alternatives=build_request.alternatives,
         )
         retry = _RestartRetry()
         while True:
@@ -256,6 +261,8 @@ class CodegenClient:
         self, message: codegen_service_pb2.BuildKernelsResponse, build_request: KernelBuildRequest
     ) -> BuiltArtifacts:
         """A kernel's artifacts from what its workers signed; nothing unsigned is used."""
+        if message.refusal and message.index in build_request.alternatives:
+            return BuiltArtifacts(message.index, (), message.caused_job, (), message.refusal)
         artifacts, manifests = [], []
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)

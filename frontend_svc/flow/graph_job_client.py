@@ -55,15 +55,17 @@ class DecomposedGraph:
     aten: str
     report: str
 
-    def texts_with(self, optimized: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-        """(name, text) of all stages of the program in order; the two reports become one."""
+    def texts_with(
+        self, optimized: tuple[tuple[str, str], ...], notes: tuple[str, ...] = ()
+    ) -> tuple[tuple[str, str], ...]:
+        """(name, text) of all stages of the program in order; reports and notes become one."""
         return (
             ("aten", self.aten),
-            *((name, self._merged(name, text)) for name, text in optimized),
+            *((name, self._merged(name, text, notes)) for name, text in optimized),
         )
 
-    def _merged(self, name: str, text: str) -> str:
-        return f"{self.report}\n{text}" if name == "report" else text
+    def _merged(self, name: str, text: str, notes: tuple[str, ...]) -> str:
+        return "\n".join((self.report, text, *notes)) if name == "report" else text
 
 
 class GraphJobClient:

@@ -3,6 +3,7 @@
 compile                 Prims graph (once for all targets that decompose alike)
                         -> optimizer: loop kernels and a plan
   _build_kernels        -> code generators: artifacts of every kernel, none of them stale
+  without_refused       configurations of users' kernels that the target refuses are left out
                         -> one result with its tags, ready to be published
 """
 
@@ -16,6 +17,7 @@ from frontend_svc.flow.events import CompileJob, EventStream
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.import_cache import GraphImport, RequestSummary
 from frontend_svc.flow.program_tags import program_tags
+from frontend_svc.flow.refused_configurations import alternatives, without_refused
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.shared_decomposition import SharedDecomposition
 from kernelfarm import spans
@@ -60,7 +62,7 @@ class ProgramCompiler:
         """The program of a request's graph for a target.
 
         Raises:
-            CallerError: the graph cannot be compiled.
+            CallerError: the graph cannot be compiled, or no configuration of a user's kernel.
             UnavailableError: a service does not answer, or kernels become stale again and again.
         """
         job, tenant_cache = request.job, request.job.tenant_cache
@@ -71,20 +73,22 @@ class ProgramCompiler:
                 job.request_id, decomposed.message, target, request.imported.source
             )
         stage.finish(len(optimized.kernels))
-        kernels = await self._build_kernels(request, target, optimized)
+        built = await self._build_kernels(request, target, optimized)
+        kept = without_refused(optimized.plan, {k.index: k.refusal for k in built if k.refusal})
+        kernels = tuple(built[index] for index in kept.kernels)
         result = await asyncio.to_thread(  # its cost is linear in the size of the program
             program_result,
             request.summary.keys[target],
-            optimized.plan,
+            kept.plan,
             [kernel.artifacts for kernel in kernels],
-            decomposed.texts_with(optimized.texts),
+            decomposed.texts_with(optimized.texts, kept.notes),
         )
         graph = await request.imported.graph()
         tags = program_tags(graph, target, optimized.made_by, kernels)
         tags = (*tags, *job.caller.tags, *tenant_cache.tags)
         cost_ms = sum(kernel.cost_ms for kernel in kernels)
         variant = UnsignedVariant(result.payload, result.named, tags=tags, cost_ms=cost_ms)
-        return CompiledProgram(variant, result.blobs, sum(k.caused_job for k in kernels))
+        return CompiledProgram(variant, result.blobs, sum(k.caused_job for k in built))
 
     async def _build_kernels(
         self, request: ActiveRequest, target: str, optimized: OptimizedProgram
@@ -127,6 +131,7 @@ class ProgramCompiler:
             tenant_cache.namespace,
             tenant_cache.kernel_salt,
             self._services.tenant_caches.shared_namespace,
+            alternatives(optimized.plan),
         )
         built: dict[int, BuiltArtifacts] = {}
         async for kernel in self._services.codegen.build(build_request):

@@ -33,7 +33,8 @@ def compile_triton_file(  # noqa: PLR0913, PLR0917 (one parameter for each optio
     signature: Annotated[
         str,
         typer.Option(
-            help="For each parameter in order a type (*fp16, i32, i32:16) or a constant's value."
+            help="For each parameter in order a type (*fp16, i32, i32:16) or a constant's value; or"
+            " NAME=VALUE behind these."
         ),
     ],
     target: Annotated[list[str], typer.Option(help="A target to compile for; repeatable.")],
@@ -47,20 +48,23 @@ def compile_triton_file(  # noqa: PLR0913, PLR0917 (one parameter for each optio
         float | None, typer.Option(help="Seconds to wait for the farm.", min=0.1)
     ] = None,
 ) -> None:
-    """Compiles a Triton kernel through the farm and writes binaries and stages."""
+    """Compiles a Triton kernel in all its configurations and writes binaries and stages."""
     from rich.console import Console  # noqa: PLC0415
 
     from kernelfarm.client.compile_model import connect  # noqa: PLC0415
-    from kernelfarm.client.compile_triton import compile_user_kernel  # noqa: PLC0415
+    from kernelfarm.client.compile_triton import (  # noqa: PLC0415
+        compile_user_kernels,
+        configured_kernels,
+    )
     from kernelfarm.client.triton.kernel_source import kernel_source  # noqa: PLC0415
-    from kernelfarm.client.triton.signatures import stated_signature, user_kernel  # noqa: PLC0415
+    from kernelfarm.client.triton.signatures import stated_signature  # noqa: PLC0415
 
-    source = kernel_source(_function(kernel))
-    types, constants = stated_signature(source, signature)
+    function = _function(kernel)
+    types, constants = stated_signature(kernel_source(function), signature)
     stated = {"num_warps": num_warps, "num_stages": num_stages}
     options = {name: value for name, value in stated.items() if value is not None}
-    found = user_kernel(source, types, constants, options)
-    compiled = compile_user_kernel(found, target, connect(endpoint, timeout))
+    kernels = configured_kernels(function, types, constants, options)
+    compiled = compile_user_kernels(kernels, target, connect(endpoint, timeout))
     manifest = compiled.save(out)
     console = Console()
     for name in compiled.programs:
@@ -96,18 +100,22 @@ def variants_table(compiled: CompiledTriton, target: str) -> Table:
     from kernelfarm.ir.artifact import guard_text  # noqa: PLC0415
 
     program = compiled.programs[target]
+    found = compiled.configurations(target)
+    left_out = len(compiled.kernels) - len(found)
     title = f"{target}: {program.outcome}, {program.codegen_jobs} kernels compiled"
+    title += f"; {left_out} configurations do not fit" if left_out else ""
     table = Table(title=title, title_justify="left")
     for name in ("kernel", "if", "binary", "bytes", "registers", "shared bytes", "ms"):
         table.add_column(name, overflow="fold")
-    for variant in compiled.variants(target):
-        table.add_row(
-            compiled.kernel.name,
-            guard_text(variant.guard),
-            variant.binary.name,
-            str(variant.binary.size_bytes),
-            str(variant.launch.registers),
-            str(variant.launch.shared_bytes),
-            f"{variant.cost_ms:.0f}",
-        )
+    for configuration in found:
+        for variant in configuration.variants:
+            table.add_row(
+                configuration.kernel.name,
+                guard_text(variant.guard),
+                variant.binary.name,
+                str(variant.binary.size_bytes),
+                str(variant.launch.registers),
+                str(variant.launch.shared_bytes),
+                f"{variant.cost_ms:.0f}",
+            )
     return table

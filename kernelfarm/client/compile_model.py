@@ -85,7 +85,9 @@ class CompiledModel:
         support = device_support(captured.device)
         program = self._program(support.target)
         loaded = load_program(self._client, program, support.loader)
-        return PlanRunner(loaded.for_graph(captured, support.loader), is_checked=True)
+        measures = self._client.settings.autotune == "measure"
+        bound = loaded.for_graph(captured, support.loader, measures=measures)
+        return PlanRunner(bound, is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:
         program = self.programs.get(target)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.compile_triton import CompiledTriton, compile_user_kernel
+from kernelfarm.client.compile_triton import CompiledTriton, compile_user_kernels
 from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.tilelang.launch_grid import grid_of
@@ -32,7 +32,7 @@ class CompiledTileProgram(CompiledTriton):
         programs: Sequence[CompiledProgram],
         client: FarmClient,
     ) -> None:
-        super().__init__(kernel, programs, client)
+        super().__init__((kernel,), programs, client)
         self.tile_program = program
 
     @property
@@ -90,7 +90,7 @@ def compile_tile_program(
     for target in targets:
         by_warps.setdefault(_warps(program, target), []).append(target)
     compiled = [
-        compile_user_kernel(tile_kernel(program, warps), names, client, on_progress)
+        compile_user_kernels((tile_kernel(program, warps),), names, client, on_progress)
         for warps, names in by_warps.items()
     ]
     programs = [p for each in compiled for p in each.programs.values()]

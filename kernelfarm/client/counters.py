@@ -18,6 +18,8 @@ cuda_graphs.launched                        calls of such graphs that launched k
 cuda_graphs.not_recorded.REASON             graphs that are not recorded, and why
 traced.short                                graphs that one run traced, without AOT Autograd
 traced.long.REASON                          graphs that AOT Autograd traced, and why
+tuning.measured                             autotuned kernels whose configurations were measured
+tuning.not_measured.REASON                  launches of their first configuration for another reason
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
                                             have; has now
 warm.traced.REASON                          graphs that are traced at every start, and why

@@ -86,6 +86,9 @@ class ClientSettings:
     """What a graph does until its program is there, and if the farm cannot serve it."""
     cuda_graphs: bool = False
     """Records the programs of GPUs as CUDA graphs; `mode="reduce-overhead"` is the same."""
+    autotune: Literal["measure", "first"] = "measure"
+    """How autotuned Triton kernels of a model choose a configuration: the first launch measures all
+    of them, or the first one that fits the device is launched."""
 
     token: SecretText = SecretText("")  # noqa: RUF009 -- it does not change
     """The tenant's token, for a farm with tenants; sent with every call."""

@@ -78,7 +78,8 @@ def kernelfarm(
     """Compiles a Dynamo graph through the farm; forward and backward where gradients are needed.
 
     Keys of `options`: `endpoint`; `timeout_s` (the total wait for the farm); `mode` (`wait`, `swap`
-    or `strict`); `strict` (bool: selects that mode); `cuda_graphs` (bool: calls are replays of CUDA
+    or `strict`); `strict` (bool: selects that mode); `autotune` (`measure` or `first`:
+    how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
     `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower).
     `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one

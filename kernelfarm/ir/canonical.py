@@ -92,6 +92,7 @@ class _GraphRenaming:
             ),
             abi_version=graph.abi_version,
             updates=tuple(sorted(graph.updates, key=lambda update: update.output)),
+            kernel_hints=graph.kernel_hints,
         )
 
     def _sizes(self) -> tuple[SizeSymbol, ...]:
@@ -237,6 +238,7 @@ class _KernelRenaming:
             outer=tuple(self._axis(axis) for axis in kernel.outer),
             reduction=tuple(self._axis(axis) for axis in kernel.reduction),
             body=tuple(self._statement(statement) for statement in kernel.body),
+            hints=kernel.hints,
         )
 
     def _axis(self, axis: Axis) -> Axis:

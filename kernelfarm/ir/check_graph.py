@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 from kernelfarm.errors import InvalidGraphError
@@ -24,6 +25,7 @@ from kernelfarm.ir.graph_ir import (
     tensor_type_of,
     uses_of,
 )
+from kernelfarm.ir.hints import MAX_HINTS, check_hint
 from kernelfarm.ir.work_budget import spend
 
 ATEN_DIALECT = "aten"
@@ -82,6 +84,25 @@ class _Walk:
         for index, node in enumerate(self.graph.nodes):
             self._check_node(node, f"node {index} ({node.op})")
         self._check_outputs()
+        self._check_hints()
+
+    def _check_hints(self) -> None:
+        """Checks hints; those of a Prims graph are for nodes of the graph that it was made of."""
+        graph = self.graph
+        keys = [(found.node, found.hint.name) for found in graph.kernel_hints]
+        if any(a >= b for a, b in itertools.pairwise(keys)):
+            raise InvalidGraphError(
+                "graph: hints in another order; expected them sorted by node and name, each once"
+            )
+        for node, count in Counter(node for node, _ in keys).items():
+            is_unknown = graph.dialect == ATEN_DIALECT and node >= len(graph.nodes)
+            if is_unknown or count > MAX_HINTS:
+                raise InvalidGraphError(
+                    f"graph: {count} hints of node {node}; expected at most {MAX_HINTS}, and one of"
+                    f" {len(graph.nodes)} nodes"
+                )
+        for found in graph.kernel_hints:
+            check_hint(found.hint, f"node {found.node}")
 
     def _check_input(self, source: Input, where: str) -> None:
         self._check_fresh(source.value, where)

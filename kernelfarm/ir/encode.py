@@ -13,6 +13,7 @@ from typing import Any
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Constant, Graph, Input, Node, Ref, SizeSymbol, TensorType
+from kernelfarm.ir.hints import KernelHint
 from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
@@ -44,6 +45,7 @@ def encode_graph(graph: Graph) -> str:
     for output, tensor in zip(graph.outputs, graph.output_types, strict=True):
         lines.append(f"out {_arg(output)} {'-' if tensor is None else _type(tensor)}")
     lines.extend(f"update {update.output} {update.input}" for update in graph.updates)
+    lines.extend(f"hint {found.node} {_hint(found.hint)}" for found in graph.kernel_hints)
     return "\n".join(lines)
 
 
@@ -56,6 +58,7 @@ def encode_kernel(kernel: Kernel) -> str:
     lines.extend(f"outer {_text(axis.name)} ({axis.extent})" for axis in kernel.outer)
     lines.extend(f"reduce {_text(axis.name)} ({axis.extent})" for axis in kernel.reduction)
     lines.extend(counted(_STATEMENTS[type(statement)](statement)) for statement in kernel.body)
+    lines.extend(f"hint {_hint(hint)}" for hint in kernel.hints)
     return "\n".join(lines)
 
 
@@ -66,6 +69,10 @@ def encode_text_pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _text(value: str) -> str:
     return f"{len(value)}:{value}"
+
+
+def _hint(hint: KernelHint) -> str:
+    return f"{_text(hint.name)} {'-' if hint.value is None else hint.value}"
 
 
 def _size(size: SizeSymbol) -> str:

@@ -22,6 +22,7 @@ from typing import Union
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.hints import NodeHint
 
 ABI_VERSION = 1
 
@@ -118,7 +119,8 @@ class Graph:
 
     `output_types` has one entry for each output, with binding strides; None if the output is no
     tensor. `origin_ops` are the names of the captured operators, by the numbers in `Node.origins`:
-    debug text, which is part of no key and is not printed.
+    debug text, which is part of no key and is not printed. `kernel_hints` are by the same numbers,
+    sorted by node and name.
     """
 
     dialect: str
@@ -131,9 +133,10 @@ class Graph:
     abi_version: int = ABI_VERSION
     origin_ops: tuple[str, ...] = ()
     updates: tuple[Update, ...] = ()
+    kernel_hints: tuple[NodeHint, ...] = ()
 
     def without_hints(self) -> Graph:
-        """The graph without hints: they are part of no key, so no result may depend on them."""
+        """The graph without hints of sizes: they are part of no key, so no result may use them."""
         symbols = tuple(replace(size, hint=None) for size in self.symbols)
         return self if symbols == self.symbols else replace(self, symbols=symbols)
 

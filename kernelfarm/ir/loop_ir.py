@@ -3,7 +3,7 @@
 Grammar:
 
     Kernel    ::= name, params: [Param], sizes: [SizeSymbol], outer: [Axis], reduction: [Axis],
-                  body: [Statement], comments
+                  body: [Statement], comments, hints: [KernelHint]
     Statement ::= Load(param, index, mask?, other?)   -> value   reads param[index]
                 | Literal(dtype, value)               -> value
                 | IndexValue(dtype, expr)             -> value   an index expression as a value
@@ -45,6 +45,7 @@ from typing import Union
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.hints import KernelHint
 
 
 class Access(enum.Enum):
@@ -200,7 +201,10 @@ REDUCE_OPS = ("sum", "prod", "amax", "amin", "any", "all", "argmax", "argmin", *
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel; its name and comments are debug text, which is part of no key."""
+    """One kernel; its name and comments are debug text, which is part of no key.
+
+    `hints` are sorted by name, one for each name; they change how it is compiled.
+    """
 
     name: str
     params: tuple[Param, ...]
@@ -209,6 +213,7 @@ class Kernel:
     reduction: tuple[Axis, ...]
     body: tuple[Statement, ...]
     comments: tuple[str, ...] = ()
+    hints: tuple[KernelHint, ...] = ()
 
     def param(self, name: str) -> Param:
         """The parameter with a name."""

@@ -34,7 +34,7 @@ from kernelfarm.ir.scalar_types import (
     scan_result_dtype,
 )
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.node import kernel_of_arg
+from kernelfarm.ir.triton.node import kernels_of_arg
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 Types = tuple[TensorType, ...]
@@ -361,7 +361,8 @@ def _extern(node: Node, types: Types) -> Types:
 
 def _check_user_kernel(node: Node) -> None:
     try:
-        check_user_kernel(kernel_of_arg(node.attr("kernel")))
+        for kernel in kernels_of_arg(node.attr("kernel")):
+            check_user_kernel(kernel)
     except UserKernelError as error:
         raise rule_broken(node, str(error), "a kernel of the closed language") from error
 

@@ -4,8 +4,9 @@ Grammar:
 
     Program ::= target, kernels: [Kernel], user_kernels: [UserKernel], plan: Plan
     Plan    ::= symbols: [SymbolSource], buffers: [Buffer], arena, steps: [Step], outputs: [Output]
-    Step    ::= Launch(kernel, buffers, sizes) | ExternCall(node, op, args, results, kernel?)
+    Step    ::= Launch(kernel, buffers, sizes) | ExternCall(node, op, args, results, choices)
               | DrawSeeds(buffers)
+    choices ::= [KernelChoice(kernel, configuration)]
     Output  ::= TensorView | Expr | None
 """
 
@@ -83,12 +84,20 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """A kernel that a client may launch for a node, and its number among the configurations."""
+
+    kernel: int
+    configuration: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExternCall:
     """A step of the client's framework: captured node number `node`, on other tensors.
 
     `results` has one entry for each result of the node, None for an unused one. A convolution
-    whose `args` lack the last one runs without its bias. If `kernel` is set, the node is a user's
-    kernel, which the client launches.
+    whose `args` lack the last one runs without its bias. If there are `choices`, the node is a
+    user's kernel, and the client launches one of them.
     """
 
     node: int
@@ -96,7 +105,7 @@ class ExternCall:
     args: tuple[TensorView, ...]
     results: tuple[TensorView | None, ...]
     is_contraction: bool
-    kernel: int | None = None
+    choices: tuple[KernelChoice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

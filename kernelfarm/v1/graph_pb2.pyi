@@ -610,6 +610,7 @@ class Graph(_message.Message):
     LOCATIONS_FIELD_NUMBER: _builtins.int
     ORIGIN_OPS_FIELD_NUMBER: _builtins.int
     UPDATES_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
     abi_version: _builtins.int
     """Version of the contract between client and farm; see docs/versions.md."""
     dialect: _builtins.str
@@ -652,6 +653,12 @@ class Graph(_message.Message):
         input and each output occurs at most once; empty is allowed.
         """
 
+    @_builtins.property
+    def hints(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeHint]:
+        """Hints of the captured nodes, sorted by node and name, each name once for a node; empty is
+        allowed. They are a part of the key.
+        """
+
     def __init__(
         self,
         *,
@@ -665,14 +672,73 @@ class Graph(_message.Message):
         locations: _abc.Iterable[_builtins.str] | None = ...,
         origin_ops: _abc.Iterable[_builtins.str] | None = ...,
         updates: _abc.Iterable[Global___Update] | None = ...,
+        hints: _abc.Iterable[Global___NodeHint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "origin_ops", b"origin_ops", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols", "updates", b"updates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abi_version", b"abi_version", "dialect", b"dialect", "hints", b"hints", "inputs", b"inputs", "locations", b"locations", "nodes", b"nodes", "origin_ops", b"origin_ops", "output_types", b"output_types", "outputs", b"outputs", "symbols", b"symbols", "updates", b"updates"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Graph: _TypeAlias = Graph  # noqa: Y015
+
+@_typing.final
+class Hint(_message.Message):
+    """What a user asks the compiler to do for an operation; it never changes results, and a target
+    ignores what it does not know.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name (`num_warps`): up to 32 letters, digits and underscores; never empty."""
+    value: _builtins.int
+    """The number that it states, 0 to 9999; unset if it states none."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        value: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_value", b"_value", "name", b"name", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__value: _TypeAlias = _typing.Literal["value"]  # noqa: Y015
+    _WhichOneofArgType__value: _TypeAlias = _typing.Literal["_value", b"_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__value) -> _WhichOneofReturnType__value | None: ...
+
+Global___Hint: _TypeAlias = Hint  # noqa: Y015
+
+@_typing.final
+class NodeHint(_message.Message):
+    """A hint of a captured node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    """Number of the captured node."""
+    @_builtins.property
+    def hint(self) -> Global___Hint:
+        """The hint."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.int = ...,
+        hint: Global___Hint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hint", b"hint", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeHint: _TypeAlias = NodeHint  # noqa: Y015
 
 @_typing.final
 class Update(_message.Message):

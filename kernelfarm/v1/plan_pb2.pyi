@@ -215,6 +215,32 @@ class LaunchStep(_message.Message):
 Global___LaunchStep: _TypeAlias = LaunchStep  # noqa: Y015
 
 @_typing.final
+class KernelChoice(_message.Message):
+    """A kernel that a client may launch for a node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNEL_FIELD_NUMBER: _builtins.int
+    CONFIGURATION_FIELD_NUMBER: _builtins.int
+    kernel: _builtins.int
+    """Index into `Plan.kernels`."""
+    configuration: _builtins.int
+    """The number of the configuration that it is compiled for, among those of the node."""
+    def __init__(
+        self,
+        *,
+        kernel: _builtins.int = ...,
+        configuration: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configuration", b"configuration", "kernel", b"kernel"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KernelChoice: _TypeAlias = KernelChoice  # noqa: Y015
+
+@_typing.final
 class ExternStep(_message.Message):
     """A step that lets the client's framework run one node of the captured graph."""
 
@@ -225,18 +251,13 @@ class ExternStep(_message.Message):
     ARGS_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     IS_CONTRACTION_FIELD_NUMBER: _builtins.int
-    KERNEL_FIELD_NUMBER: _builtins.int
+    CHOICES_FIELD_NUMBER: _builtins.int
     node: _builtins.int
     """Index of the node in the captured graph."""
     op: _builtins.str
     """The operator (`aten.mm.default`); the client refuses the plan if its node has another one."""
     is_contraction: _builtins.bool
     """True for matrix products, attention and convolutions."""
-    kernel: _builtins.int
-    """Index into `Plan.kernels` of the user's kernel that the node stands for; unset for an operator.
-    The client launches it instead of an operator: with the node's arguments and grid, on copies of
-    the tensors that it changes.
-    """
     @_builtins.property
     def args(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorView]:
         """The tensor arguments of the node, in the order in which they occur; empty is allowed. The last
@@ -250,6 +271,14 @@ class ExternStep(_message.Message):
         result. If the strides of a result differ from those of the view, the client copies the result.
         """
 
+    @_builtins.property
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelChoice]:
+        """The compilations of the user's kernel that the node stands for, in the order of their
+        configurations; empty for an operator. The client launches one of them instead of an operator:
+        with the node's arguments and the configuration's grid, on copies of the tensors that it
+        changes.
+        """
+
     def __init__(
         self,
         *,
@@ -258,15 +287,13 @@ class ExternStep(_message.Message):
         args: _abc.Iterable[Global___TensorView] | None = ...,
         results: _abc.Iterable[Global___TensorView] | None = ...,
         is_contraction: _builtins.bool = ...,
-        kernel: _builtins.int | None = ...,
+        choices: _abc.Iterable[Global___KernelChoice] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "kernel", b"kernel"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_kernel", b"_kernel", "args", b"args", "is_contraction", b"is_contraction", "kernel", b"kernel", "node", b"node", "op", b"op", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["args", b"args", "choices", b"choices", "is_contraction", b"is_contraction", "node", b"node", "op", b"op", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__kernel: _TypeAlias = _typing.Literal["kernel"]  # noqa: Y015
-    _WhichOneofArgType__kernel: _TypeAlias = _typing.Literal["_kernel", b"_kernel"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__kernel) -> _WhichOneofReturnType__kernel | None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExternStep: _TypeAlias = ExternStep  # noqa: Y015
 

@@ -16,9 +16,11 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     Update,
 )
+from kernelfarm.ir.hints import NodeHint
 from kernelfarm.ir.work_budget import phase, spend
 from kernelfarm.v1 import graph_pb2 as pb
 from kernelfarm.wire.argument import argument_from_proto, argument_to_proto
+from kernelfarm.wire.hint import hint_from_proto, hint_to_proto
 from kernelfarm.wire.names import MAX_LABEL_CHARS, MAX_TEXT_CHARS, checked_name
 from kernelfarm.wire.tensor_type import (
     size_symbol_from_proto,
@@ -48,6 +50,10 @@ def graph_to_proto(graph: Graph) -> pb.Graph:
         locations=graph.locations,
         origin_ops=graph.origin_ops,
         updates=[pb.Update(output=u.output, input=u.input) for u in graph.updates],
+        hints=[
+            pb.NodeHint(node=found.node, hint=hint_to_proto(found.hint))
+            for found in graph.kernel_hints
+        ],
     )
 
 
@@ -77,6 +83,7 @@ def graph_from_proto(message: pb.Graph, dialect: str | None = None) -> Graph:
 
 def _checked_graph(message: pb.Graph) -> Graph:
     spend(len(message.locations) + len(message.origin_ops) + len(message.updates))
+    spend(len(message.hints))
     graph = Graph(
         dialect=checked_name(message.dialect, "graph: a dialect"),
         symbols=tuple(size_symbol_from_proto(size, "graph") for size in message.symbols),
@@ -93,6 +100,10 @@ def _checked_graph(message: pb.Graph) -> Graph:
         abi_version=message.abi_version,
         origin_ops=tuple(checked_name(op, "an origin") for op in message.origin_ops),
         updates=tuple(Update(u.output, u.input) for u in message.updates),
+        kernel_hints=tuple(
+            NodeHint(found.node, hint_from_proto(found.hint, f"node {found.node}"))
+            for found in message.hints
+        ),
     )
     check_client_graph(graph)
     return graph

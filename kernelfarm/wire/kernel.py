@@ -28,6 +28,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import expr_from_proto, expr_to_proto
+from kernelfarm.wire.hint import hint_from_proto, hint_to_proto
 from kernelfarm.wire.names import MAX_TEXT_CHARS, checked_name
 from kernelfarm.wire.tensor_type import check_size_range
 
@@ -64,6 +65,7 @@ def kernel_to_proto(kernel: Kernel) -> pb.Kernel:
         reduction=[_axis_to_proto(axis) for axis in kernel.reduction],
         body=[_ENCODERS[type(statement)](statement) for statement in kernel.body],
         comments=kernel.comments,
+        hints=[hint_to_proto(hint) for hint in kernel.hints],
     )
 
 
@@ -86,6 +88,7 @@ def kernel_from_proto(message: pb.Kernel) -> Kernel:
         comments=tuple(
             checked_name(text, f"{where}: a comment", MAX_TEXT_CHARS) for text in message.comments
         ),
+        hints=tuple(hint_from_proto(hint, where) for hint in message.hints),
     )
 
 

@@ -12,6 +12,7 @@ from kernelfarm.ir.program_ir import (
     BufferKind,
     DrawSeeds,
     ExternCall,
+    KernelChoice,
     Launch,
     Output,
     Plan,
@@ -197,7 +198,10 @@ def _step_to_proto(step: Step) -> pb.Step:
         args=[_view_to_proto(view) for view in step.args],
         results=[_view_to_proto(view) for view in step.results],
         is_contraction=step.is_contraction,
-        kernel=step.kernel,
+        choices=[
+            pb.KernelChoice(kernel=choice.kernel, configuration=choice.configuration)
+            for choice in step.choices
+        ],
     )
     return pb.Step(extern_call=call)
 
@@ -222,7 +226,7 @@ def _step_from_proto(index: int, message: pb.Step) -> Step:
             _view_from_proto(view, where) if view.buffer else None for view in call.results
         ),
         is_contraction=call.is_contraction,
-        kernel=call.kernel if call.HasField("kernel") else None,
+        choices=tuple(KernelChoice(choice.kernel, choice.configuration) for choice in call.choices),
     )
 
 
@@ -253,11 +257,12 @@ def _check_references(plan: Plan) -> None:
     for index, step in enumerate(plan.steps):
         for name in _buffers_of(step):
             _check_buffer(name, names, f"plan, step {index}")
-        if isinstance(step, Launch) and step.kernel >= len(plan.kernel_names):
-            raise MalformedMessageError(
-                f"plan, step {index}: kernel number {step.kernel};"
-                f" expected one below {len(plan.kernel_names)}"
-            )
+        for number in _kernels_of(step):
+            if number >= len(plan.kernel_names):
+                raise MalformedMessageError(
+                    f"plan, step {index}: kernel number {number};"
+                    f" expected one below {len(plan.kernel_names)}"
+                )
     for index, output in enumerate(plan.outputs):
         if isinstance(output, TensorView):
             _check_buffer(output.buffer, names, f"plan, output {index}")
@@ -267,6 +272,13 @@ def _buffers_of(step: Step) -> tuple[str, ...]:
     if isinstance(step, Launch | DrawSeeds):
         return step.buffers
     return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
+
+
+def _kernels_of(step: Step) -> tuple[int, ...]:
+    if isinstance(step, Launch):
+        return (step.kernel,)
+    choices = step.choices if isinstance(step, ExternCall) else ()
+    return tuple(choice.kernel for choice in choices)
 
 
 def _check_buffer(name: str, known: set[str], where: str) -> None:

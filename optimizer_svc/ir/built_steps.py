@@ -24,10 +24,12 @@ class BuiltSteps:
     """Distinct kernels, and the program's steps in order: launches and extern nodes.
 
     `notes` are decisions about kernels for the report, one fact a line. `shared` maps values that
-    are stored in another value's memory to that value.
+    are stored in another value's memory to that value. `used_hints` has (position of a launch,
+    text) for each hint that the launch's kernel has.
     """
 
     kernels: tuple[Kernel, ...]
     steps: tuple[PlannedLaunch | Node, ...]
     notes: tuple[str, ...] = ()
     shared: Mapping[int, int] = field(default_factory=dict)
+    used_hints: tuple[tuple[int, str], ...] = ()

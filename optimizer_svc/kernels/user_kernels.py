@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kernelfarm.digest import named_user_kernel
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.triton.node import kernel_of_arg
+from kernelfarm.ir.program_ir import KernelChoice
+from kernelfarm.ir.triton.node import kernels_of_arg
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.work_budget import spend
 
@@ -25,13 +26,22 @@ class UserKernels:
         """The distinct kernels, in the order of their numbers."""
         return tuple(self._kernels)
 
-    def number(self, node: Node) -> int | None:
-        """The number of an extern node's kernel, None if the framework runs the node."""
+    def choices(self, node: Node) -> tuple[KernelChoice, ...]:
+        """The kernels among which the client chooses for an extern node, one by configuration.
+
+        There is none if the framework runs the node.
+        """
         arg = node.attr("kernel")
         if arg is None:
-            return None
+            return ()
+        return tuple(
+            KernelChoice(self._number(kernel), configuration)
+            for configuration, kernel in enumerate(kernels_of_arg(arg))
+        )
+
+    def _number(self, unnamed: UserKernel) -> int:
         spend(_STEPS_A_KERNEL)
-        kernel = named_user_kernel(kernel_of_arg(arg))
+        kernel = named_user_kernel(unnamed)
         if kernel.name not in self._numbers:
             self._numbers[kernel.name] = self._first + len(self._kernels)
             self._kernels.append(kernel)

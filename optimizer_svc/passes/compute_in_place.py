@@ -79,7 +79,8 @@ def _rewritten(built: BuiltSteps, granted: Granted, taken: Mapping[int, int]) ->
         if key[1]:
             counts = notes.setdefault(distinct.kernels[made].name, [len(key[1]), 0])
             counts[1] += 1
-    return BuiltSteps(
+    return replace(
+        built,
         kernels=tuple(distinct.kernels),
         steps=tuple(steps),
         notes=(*built.notes, *_notes(notes)),

@@ -119,7 +119,7 @@ class _PlanWriter:
             args=args,
             results=tuple(self._result(value, number) for value in step.results),
             is_contraction=step.attr("is_contraction") is True,
-            kernel=self._users.number(step),
+            choices=self._users.choices(step),
         )
 
     def draws(self) -> tuple[DrawSeeds, ...]:

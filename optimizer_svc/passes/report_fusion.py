@@ -10,6 +10,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.plan_memory import plan_memory
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Program
+from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.built_steps import BuiltSteps
@@ -44,6 +45,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *chosen.notes,
             *fusion.notes,
             *built.notes,
+            *_hints(built, program),
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),
         )
@@ -58,7 +60,7 @@ def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     yield f"arena: {program.plan.arena_bytes} bytes"
     yield _memory(program.plan)
     calls = [step for step in steps if isinstance(step, ExternCall)]
-    externs = Counter(step.op for step in calls if step.kernel is None)
+    externs = Counter(step.op for step in calls if not step.choices)
     for op, count in sorted(externs.items()):
         yield f"extern {op}: {count}"
 
@@ -78,11 +80,20 @@ def _launches(program: Program) -> Iterator[str]:
     counts = Counter(step.kernel for step in program.plan.steps if isinstance(step, Launch))
     for number, kernel in enumerate(program.kernels):
         yield f"kernel {kernel.name}: {counts[number]} launches, {len(kernel.body)} statements"
-    externs = (step.kernel for step in program.plan.steps if isinstance(step, ExternCall))
-    users = Counter(kernel for kernel in externs if kernel is not None)
+    externs = (step for step in program.plan.steps if isinstance(step, ExternCall))
+    users = Counter(choice.kernel for step in externs for choice in step.choices)
     for number, user in enumerate(program.user_kernels, len(program.kernels)):
         lines = len(user.source.splitlines())
-        yield f"user kernel {user.name}: {users[number]} launches, {lines} lines of Triton"
+        yield (
+            f"user kernel {user.name}: {users[number]} launches, {lines} lines of Triton"
+            f"{_configuration(user)}"
+        )
+
+
+def _configuration(kernel: UserKernel) -> str:
+    fixed = ((p.name, p.value) for p in kernel.params if isinstance(p, FixedParam))
+    shown = [f"{name}={value}" for name, value in (*fixed, *kernel.options)]
+    return f"; {', '.join(shown)}" if shown else ""
 
 
 def _traffic(kernel: Kernel, target: TargetFacts) -> str:
@@ -100,6 +111,15 @@ def _traffic(kernel: Kernel, target: TargetFacts) -> str:
         f"kernel {kernel.name}: {form} that cost as much as {moved.cost_bytes} bytes from memory,"
         f" at least {moved.least_bytes}{sizes}"
     )
+
+
+def _hints(built: BuiltSteps, program: Program) -> Iterator[str]:
+    """The hints that kernels have; notes name those that are ignored."""
+    first = _drawn(program)
+    for position, hint in built.used_hints:
+        step = program.plan.steps[first + position]
+        assert isinstance(step, Launch)  # as apply-hints found it
+        yield f"{hint}: kernel {program.plan.kernel_names[step.kernel]} has it"
 
 
 def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
@@ -120,10 +140,11 @@ def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
 
 
 def _extern(program: Program, step: ExternCall) -> str:
-    if step.kernel is None:
+    if not step.choices:
         return f"extern {step.op} (node {step.node})"
-    name = program.plan.kernel_names[step.kernel]
-    return f"user kernel {name} (node {step.node}); kernels before and after it are not fused"
+    names = [program.plan.kernel_names[choice.kernel] for choice in step.choices]
+    kernels = names[0] if len(names) == 1 else f"one of {', '.join(names)}"
+    return f"user kernel {kernels} (node {step.node}); kernels before and after it are not fused"
 
 
 def _drawn(program: Program) -> int:

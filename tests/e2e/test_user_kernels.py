@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import kernelfarm
 from kernelfarm.client.compile_model import connect
-from kernelfarm.client.compile_triton import compile_user_kernel
+from kernelfarm.client.compile_triton import compile_user_kernels
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError, KernelRejectedError, UserKernelError
 from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel
@@ -18,7 +19,13 @@ from kernelfarm.wire.names import MAX_TEXT_CHARS
 from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.hostile_kernels import CANARY, hostile_kernels
 from tests.support.torch_children import run_python
-from tests.support.tutorial_kernels import TUTORIALS, add_vectors, attention
+from tests.support.tutorial_kernels import (
+    MATMUL_SIGNATURE,
+    TUTORIALS,
+    add_vectors,
+    attention,
+    tuned_matmul,
+)
 
 _TARGETS = ("cuda:sm_90a", "rocm:gfx942")
 _SIGNATURE: Mapping[str, str] = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"}
@@ -47,6 +54,53 @@ def test_a_kernel_compiles_for_both_vendors_and_every_stage_can_be_read(vendor_f
     aligned, general = compiled.variants("rocm:gfx942")
     assert aligned.guard and not general.guard
     assert general.launch.num_warps == 2
+
+
+def test_every_configuration_that_fits_compiles_and_is_cached_by_its_content(
+    vendor_farm: Farm,
+) -> None:
+    constants = {"stride_ak": 1, "stride_bn": 1, "stride_cn": 1, "ACTIVATION": None}
+    signature = {**MATMUL_SIGNATURE, "k": "i32:16"}  # so that loads are pipelined
+    compiled = kernelfarm.compile_triton(
+        tuned_matmul, signature, constants, _TARGETS, endpoint=vendor_farm.endpoint
+    )
+
+    assert [dict(kernel.options)["num_warps"] for kernel in compiled.kernels] == [8, 8, 4, 4]
+    for target in _TARGETS:
+        found = compiled.configurations(target)
+        assert [c.kernel for c in found] == list(compiled.kernels[1:])
+        assert [c.variants[-1].launch.num_warps for c in found] == [8, 4, 4]
+        binaries = {compiled.binary(target, number) for number in range(3)}
+        assert len(binaries) == 3
+        (report,) = (s for s in compiled.programs[target].stages if s.name == "report")
+        with connect(vendor_farm.endpoint) as client:
+            text = client.read_blobs([report.sha256])[report.sha256].decode()
+        left_out = [line for line in text.splitlines() if "left out of the choice" in line]
+        assert len(left_out) == 1
+        assert compiled.kernels[0].name in left_out[0]
+        assert f"bytes of shared memory; {target} has" in left_out[0]
+
+    # Each configuration is a kernel of its own: one alone was compiled before.
+    with connect(vendor_farm.endpoint) as client:
+        alone = compile_user_kernels(compiled.kernels[2:3], ["cuda:sm_90a"], client)
+    assert alone.programs["cuda:sm_90a"].outcome == "miss"
+    assert alone.programs["cuda:sm_90a"].codegen_jobs == 0
+    with pytest.raises(CallerError, match=r"configuration 3 of 3 for cuda:sm_90a"):
+        compiled.binary("cuda:sm_90a", 3)
+
+
+def test_a_kernel_none_of_whose_configurations_fits_is_refused_with_the_reason(
+    vendor_farm: Farm,
+) -> None:
+    kernel = TUTORIALS["tensor descriptors"].kernel()
+    kernels = [replace(kernel, options=(("num_stages", stages),)) for stages in (15, 16)]
+
+    expected = r"none of 2 configurations compiles.* bytes of shared memory; cuda:sm_90a has"
+    with (
+        connect(vendor_farm.endpoint) as client,
+        pytest.raises(KernelRejectedError, match=expected),
+    ):
+        compile_user_kernels(kernels, ["cuda:sm_90a"], client)
 
 
 def test_another_process_finds_the_kernel_and_nothing_is_compiled_again(
@@ -97,7 +151,7 @@ def test_every_hostile_source_gets_its_error_from_the_farm_and_nothing_runs(
             is_long = max(map(len, case.text.split("\n"))) > MAX_TEXT_CHARS
             expected = f"expected at most {MAX_TEXT_CHARS}" if is_long else case.message
             with pytest.raises(CallerError) as caught:
-                compile_user_kernel(_source(case.text), ["cuda:sm_90a"], client)
+                compile_user_kernels((_source(case.text),), ["cuda:sm_90a"], client)
             assert expected in str(caught.value), case.name
 
     assert not CANARY.exists()
@@ -113,18 +167,14 @@ def test_a_constant_that_takes_all_memory_reaches_the_limit_of_the_sandbox(
 
     refused = pytest.raises(KernelRejectedError, match="MiB of memory")
     with connect(vendor_farm.endpoint) as client, refused:
-        compile_user_kernel(_source(bomb), ["cuda:sm_90a"], client)
+        compile_user_kernels((_source(bomb),), ["cuda:sm_90a"], client)
 
 
 def test_kernels_of_one_text_share_one_compilation(vendor_farm: Farm) -> None:
     kernel = TUTORIALS["softmax"].kernel()
     with connect(vendor_farm.endpoint) as client:
-        first = compile_user_kernel(kernel, ["cuda:sm_90a"], client)
-        second = compile_user_kernel(
-            UserKernel("other", kernel.source, kernel.entry, kernel.params, kernel.options),
-            ["cuda:sm_90a"],
-            client,
-        )
+        first = compile_user_kernels((kernel,), ["cuda:sm_90a"], client)
+        second = compile_user_kernels((replace(kernel, name="other"),), ["cuda:sm_90a"], client)
 
     assert [p.codegen_jobs for p in first.programs.values()] == [1]
     assert [p.codegen_jobs for p in second.programs.values()] == [0]

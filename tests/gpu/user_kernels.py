@@ -24,6 +24,7 @@ import triton
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.runtime.tuning import WINNERS
 from kernelfarm.client.tilelang.function import tilelang_function
 from kernelfarm.ir.graph_ir import Graph
 from tests.gpu.case import floats
@@ -32,16 +33,18 @@ from tests.support.tile_programs import program_text
 from tests.support.traced_graphs import recording
 from tests.support.triton_without_gpu import as_with_a_gpu
 from tests.support.tutorial_kernels import (
+    add_to,
     add_vectors,
     attention,
     described_matmul,
     layer_norm,
     matmul,
     softmax_rows,
+    tuned_matmul,
 )
 
 OPTIONS = {"mode": "strict", "timeout_s": 2.0}
-EAGER = "runner.eager_calls"
+EAGER, MEASURED = "runner.eager_calls", "tuning.measured"
 Tensors = tuple[torch.Tensor, ...]
 
 
@@ -50,6 +53,7 @@ class UserKernelCase:
     """A function that calls kernels, its arguments, and the same without kernels, in any type.
 
     `tolerance` is the largest difference from the exact result, relative to its largest element.
+    A case that `is_tuned` must measure its configurations, with and without CUDA graphs.
     """
 
     name: str
@@ -58,6 +62,7 @@ class UserKernelCase:
     exact: Callable[..., torch.Tensor]
     tolerance: float
     dynamic: bool = False
+    is_tuned: bool = False
 
 
 def _sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -87,6 +92,14 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _product(matmul, a, b)
+
+
+def _tuned_matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _product(tuned_matmul, a, b)
+
+
+def _product(kernel: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     (m, k), n = a.shape, b.shape[1]
     c = torch.empty(m, n, dtype=a.dtype, device=a.device)
 
@@ -94,8 +107,15 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (triton.cdiv(m, meta["BM"]) * triton.cdiv(n, meta["BN"]),)
 
     strides = (*a.stride(), *b.stride(), *c.stride())
-    matmul[grid](a, b, c, m, n, k, *strides, ACTIVATION="leaky_relu")
+    kernel[grid](a, b, c, m, n, k, *strides, ACTIVATION="leaky_relu")
     return c
+
+
+def _added_in_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A sum that each launch would change again, if its tensor were not restored."""
+    total, n = x * 2, x.numel()
+    add_to[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](total, y, n)
+    return total
 
 
 def _layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -163,6 +183,23 @@ def all_user_kernels() -> Iterator[UserKernelCase]:
         lambda: (_halves(512, 384), _halves(384, 256, seed=1)),
         lambda a, b: torch.nn.functional.leaky_relu(a @ b),
         2e-3,
+        is_tuned=True,
+    )
+    yield UserKernelCase(
+        "autotuned matmul",
+        _tuned_matmul,
+        lambda: (_halves(1024, 512), _halves(512, 768, seed=1)),
+        lambda a, b: torch.nn.functional.leaky_relu(a @ b),
+        2e-3,
+        is_tuned=True,
+    )
+    yield UserKernelCase(
+        "autotuned, with a value to restore",
+        _added_in_place,
+        pair,
+        lambda x, y: 2 * x + y,
+        1e-6,
+        is_tuned=True,
     )
     yield UserKernelCase(
         "matmul of a transposed operand",
@@ -170,6 +207,7 @@ def all_user_kernels() -> Iterator[UserKernelCase]:
         lambda: (_halves(512, 384), _halves(256, 384, seed=1).t()),
         lambda a, b: torch.nn.functional.leaky_relu(a @ b),
         2e-3,
+        is_tuned=True,
     )
     yield UserKernelCase(
         "layer norm",
@@ -230,10 +268,18 @@ def graphs_of(case: UserKernelCase) -> list[Graph]:
 
 def problem_of(case: UserKernelCase, device: torch.device, options: dict[str, Any]) -> str:
     """What is wrong with a case on a GPU; empty if it is right."""
+    problem = _problem(case, device, options)
+    if problem or not case.is_tuned:
+        return problem
+    return _problem(case, device, {**options, "cuda_graphs": True})
+
+
+def _problem(case: UserKernelCase, device: torch.device, options: dict[str, Any]) -> str:
     torch._dynamo.reset()
+    WINNERS.clear()
     given = case.arguments()
     on_device = tuple(tensor.to(device) for tensor in given)
-    before = counters.snapshot().get(EAGER, 0)
+    before = counters.snapshot()
     run = torch.compile(case.function, backend="kernelfarm", dynamic=case.dynamic, options=options)
     with torch.no_grad():
         results = [run(*on_device) for _ in range(3)]
@@ -242,8 +288,12 @@ def problem_of(case: UserKernelCase, device: torch.device, options: dict[str, An
     errors = [(result.cpu().double() - exact).abs().max().item() / scale for result in results]
     if max(errors) > case.tolerance:
         return f"errors {errors}; expected at most {case.tolerance}"
-    if counters.snapshot().get(EAGER, 0) != before:
+    after = counters.snapshot()
+    if after.get(EAGER, 0) != before.get(EAGER, 0):
         return "some calls ran eager"
+    measured = after.get(MEASURED, 0) - before.get(MEASURED, 0)
+    if measured != case.is_tuned:
+        return f"configurations were measured {measured} times; expected {int(case.is_tuned)}"
     return ""
 
 

@@ -41,6 +41,7 @@ _SHOWN = {
     "fuse-nests": "nests",
     "order-steps": "fusion",
     "build-kernels": "fusion",
+    "apply-hints": "built",
     "compute-in-place": "built",
     "plan-program": "built",
     "report-fusion": "program",

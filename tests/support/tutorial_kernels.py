@@ -92,6 +92,30 @@ def matmul(
     tl.store(c_ptrs, total.to(tl.float16), mask=(rows[:, None] < m) & (columns[None, :] < n))
 
 
+_TUNED = [
+    triton.Config({"BM": m, "BN": n, "BK": k, "GROUP": 8}, num_stages=stages, num_warps=warps)
+    for m, n, k, stages, warps in (
+        (256, 256, 64, 8, 8),  # more shared memory than any chip has
+        (128, 128, 64, 3, 8),
+        (64, 128, 32, 4, 4),
+        (32, 64, 32, 4, 4),
+    )
+]
+tuned_matmul = triton.autotune(configs=_TUNED, key=["m", "n", "k"])(matmul.fn)
+
+
+@triton.autotune(
+    configs=[triton.Config({"BLOCK": 2**n}, num_warps=4) for n in (8, 9, 10)],
+    key=["n"],
+    restore_value=["total_ptr"],
+)
+@triton.jit
+def add_to(total_ptr, x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.load(total_ptr + at, mask=at < n) + tl.load(x_ptr + at, mask=at < n)
+    tl.store(total_ptr + at, total, mask=at < n)
+
+
 @triton.jit
 def dropout(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
     offsets = tl.program_id(axis=0) * BLOCK + tl.arange(0, BLOCK)
@@ -296,6 +320,8 @@ _HALF = {"h": "*fp16", "i": "i32"}
 _FLOAT = {"p": "*fp32", "i": "i32", "f": "fp32", "d": "i32:16"}
 _MATMUL = _types("a_ptr,b_ptr,c_ptr:h m,n,k:i", **_HALF)
 _STRIDES = _types("stride_am,stride_bk,stride_cm:d", **_FLOAT)
+MATMUL_SIGNATURE = {**_MATMUL, **_STRIDES}
+"""The types of `matmul` and `tuned_matmul` for operands whose last stride is 1."""
 _ONES = {"stride_ak": 1, "stride_bn": 1, "stride_cn": 1}
 _BLOCKS = {"BM": 64, "BN": 64, "BK": 32}
 
@@ -309,7 +335,7 @@ TUTORIALS: Mapping[str, Tutorial] = {
     ),
     "matmul": Tutorial(
         matmul,
-        {**_MATMUL, **_STRIDES},
+        MATMUL_SIGNATURE,
         {**_ONES, "BM": 128, "BN": 128, "BK": 32, "GROUP": 8, "ACTIVATION": "leaky_relu"},
         {"num_warps": 8, "num_stages": 3},
     ),

@@ -9,10 +9,10 @@ from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
-from codegen_svc.backends.triton_hints import PIPELINE_HINTS
 from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
 from codegen_svc.backends.triton_user_kernel import build_user_kernel
 from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.hints import PIPELINE_HINTS
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts

@@ -259,16 +259,24 @@ def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[s
     inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
     if _reads_again(block, phase, evictions):
         # Backwards: the cache still has the end of the row.
-        lines.append("for rdone in range(0, rnumel, RBLOCK):")
+        lines.append(f"for rdone in {_row_range(block)}:")
         inner.insert(0, "roffset = (rnumel - 1) // RBLOCK * RBLOCK - rdone")
     else:
-        lines.append("for roffset in range(0, rnumel, RBLOCK):")
+        lines.append(f"for roffset in {_row_range(block)}:")
     for number in phase.within:
         inner += statement_lines(block, number, evictions.get(number, ""))
     for text in texts:
         inner += text.step
     lines += [_STEP + line for line in drop_unused_axes(inner)]
     return lines + [line for text in reversed(texts) for line in text.final]
+
+
+def _row_range(block: Block) -> str:
+    """The iterations of a loop over a row; Triton pipelines loads without a product if asked to."""
+    stages = block.tiling.loop_stages
+    if not stages:
+        return "range(0, rnumel, RBLOCK)"
+    return f"tl.range(0, rnumel, RBLOCK, num_stages={stages})"
 
 
 def _reads_again(block: Block, phase: Phase, evictions: dict[int, str]) -> bool:

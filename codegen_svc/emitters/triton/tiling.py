@@ -64,7 +64,8 @@ class Tiling:
     for each of `xblock` points of the other ones. A block that is loaded has `load_buffers` in a
     chip's local buffer: with two, the next block is fetched while the current one is used. If
     `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
-    `xblock` rows, and reads `kblock` points of the sums at a time.
+    `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
+    of loops over reduction points are copied to shared memory so many iterations ahead.
     """
 
     xblock: int
@@ -77,6 +78,7 @@ class Tiling:
     is_tile: bool = False
     load_buffers: int = 1
     kblock: int = 0
+    loop_stages: int = 0
 
 
 def is_reduction(kernel: Kernel) -> bool:

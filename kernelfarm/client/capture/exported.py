@@ -17,6 +17,7 @@ from zipfile import BadZipFile
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
+from torch.fx.traceback import preserve_node_meta
 
 from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
@@ -99,7 +100,7 @@ def export_model(
     """
     module = model if isinstance(model, torch.nn.Module) else _FunctionModule(model)
     try:
-        with _ignored_torch_warnings():
+        with _ignored_torch_warnings(), preserve_node_meta():  # for hints
             program = torch.export.export(
                 module, tuple(args), dict(kwargs or {}), dynamic_shapes=dynamic_shapes
             )
@@ -117,7 +118,7 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
     """
     read_constants_as_buffers(program)
     try:
-        with _ignored_torch_warnings():
+        with _ignored_torch_warnings(), preserve_node_meta():
             program = program.run_decompositions(dict(_composite_rules()))
     except AssertionError as error:  # raised by torch if arguments share memory
         raise UnsupportedGraphError(

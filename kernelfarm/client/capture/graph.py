@@ -22,6 +22,7 @@ from kernelfarm.client.capture.captured import (
 from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.graph_outputs import COPY, GraphOutputs, OutputCollector
 from kernelfarm.client.capture.graph_values import GraphValues
+from kernelfarm.client.capture.node_hints import hints_of
 from kernelfarm.client.capture.operator_names import is_user_kernel, wire_name
 from kernelfarm.client.capture.saved_random_state import (
     flat_item,
@@ -41,6 +42,7 @@ from kernelfarm.client.pytorch.private import (
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph, Input, Node, TensorType
+from kernelfarm.ir.hints import NodeHint
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
@@ -95,6 +97,7 @@ class _Capture:
         self._nodes: list[Node] = []
         self._traced: list[fx.Node] = []
         self._user_results: dict[fx.Node, tuple[str, ...]] = {}
+        self._hints: list[NodeHint] = []
         self._position = 0
         self._negated: set[int] = set()
 
@@ -138,6 +141,7 @@ class _Capture:
             outputs.types,
             self._locations.texts(),
             updates=outputs.updates,
+            kernel_hints=tuple(self._hints),
         )
         return CapturedGraph(
             graph,
@@ -255,8 +259,7 @@ class _Capture:
         location = self._locations.number_of(node)
         origin = (len(self._nodes),)
         name = wire_name(node.target)
-        self._nodes.append(Node(name, args, attrs, results, types, origin, location))
-        self._traced.append(node)
+        self._add_node(Node(name, args, attrs, results, types, origin, location), node)
 
     def _append_user_kernel(self, node: fx.Node, value: Mapping[str, torch.Tensor]) -> None:
         # Few models have kernels of their own, and capture should start quickly.
@@ -269,6 +272,11 @@ class _Capture:
         location = self._locations.number_of(node)
         origin = (len(self._nodes),)
         made = Node(USER_KERNEL_OP, call.args, call.attrs, results, types, origin, location)
+        self._add_node(made, node)
+
+    def _add_node(self, made: Node, node: fx.Node) -> None:
+        number = len(self._nodes)
+        self._hints += (NodeHint(number, hint) for hint in hints_of(node))
         self._nodes.append(made)
         self._traced.append(node)
 

@@ -66,6 +66,7 @@ def of_directory(directory: Path) -> Iterator[ExplainedStage]:
             yield _of_guards(target, kernel["name"], guards)
             for number, variant in enumerate(kernel["variants"]):
                 mark = _variant_mark(number, len(kernel["variants"]))
+                yield from _of_notes(target, kernel["name"], mark, variant["notes"])
                 for stage, name in variant["stages"].items():
                     yield _of_file(target, kernel["name"], mark, stage, directory / name)
 
@@ -77,6 +78,7 @@ def _of_program(program: CompiledProgram, client: FarmClient) -> Iterator[Explai
         yield _of_guards(program.target, name, [guard_text(a.guard) for a in variants])
         for number, artifact in enumerate(variants):
             mark = _variant_mark(number, len(variants))
+            yield from _of_notes(program.target, name, mark, artifact.notes)
             for content in artifact.stages:
                 yield _of_content(program.target, name, mark, content, client)
 
@@ -85,6 +87,14 @@ def _of_guards(target: str, kernel: str, guards: Sequence[str]) -> ExplainedStag
     marks = [_variant_mark(n, len(guards)) or " (general)" for n in range(len(guards))]
     lines = [f"{mark[2:-1]}: {guard}" for mark, guard in zip(marks, guards, strict=True)]
     return ExplainedStage(target, kernel, "", "guards", lambda: "\n".join(lines))
+
+
+def _of_notes(
+    target: str, kernel: str, mark: str, notes: Sequence[str]
+) -> Iterator[ExplainedStage]:
+    """The notes of the toolchain about a variant, such as hints that it followed."""
+    if notes:
+        yield ExplainedStage(target, kernel, mark, "notes", lambda: "\n".join(notes))
 
 
 def _variant_mark(number: int, count: int) -> str:

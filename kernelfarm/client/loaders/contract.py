@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kernelfarm.errors import InternalError, KernelfarmError
 from kernelfarm.ir.artifact import LaunchFacts
@@ -69,6 +69,32 @@ class Loader(Protocol):
 
         The stream is a raw handle. A program reads its context once for each call.
         """
+
+
+class LaunchTimer(Protocol):
+    """Measures launches on a device."""
+
+    def obstacle(self) -> str:
+        """Why launches of the calling thread cannot be measured now; empty if they can."""
+
+    def times_ms(
+        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+    ) -> list[float]:
+        """The times of `count` launches on the current stream, each behind a call of `prepare`.
+
+        `prepare` is not measured. Operands come from memory, not from the device's caches.
+
+        Raises:
+            UnavailableError: the device refuses a launch.
+        """
+
+
+@runtime_checkable
+class TimesLaunches(Protocol):
+    """A loader whose device can measure launches; autotuned kernels choose by these times."""
+
+    def timer(self) -> LaunchTimer:
+        """The timer of the loader's device."""
 
 
 @dataclass(frozen=True, slots=True)

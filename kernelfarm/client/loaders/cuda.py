@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LoadedKernel
+from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LaunchTimer, LoadedKernel
+from kernelfarm.client.loaders.cuda_timer import CudaTimer
 from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
@@ -101,6 +102,10 @@ class CudaLoader:
             status = launch()
         if status != _SUCCESS:
             raise UnavailableError(f"launch of {name}: {_message(status)}")
+
+    def timer(self) -> LaunchTimer:
+        """A timer by the device's events."""
+        return CudaTimer(self._index)
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""

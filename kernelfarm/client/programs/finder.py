@@ -77,7 +77,8 @@ class ProgramFinder:
                 self._key,
                 search.prefetched,
             )
-            bound = loaded.for_graph(self._captured, self._support.loader)
+            measures = settings.autotune == "measure"
+            bound = loaded.for_graph(self._captured, self._support.loader, measures=measures)
             return PlanRunner(
                 bound,
                 leaves_autocast=self._leaves_autocast,

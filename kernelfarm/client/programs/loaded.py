@@ -31,9 +31,11 @@ class LoadedProgram:
     known: InvalidationState | None = None
     validity: Validity = field(default_factory=Validity, compare=False)
 
-    def for_graph(self, captured: CapturedGraph, loader: Loader) -> BoundProgram:
-        """The program bound to one captured graph."""
-        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity)
+    def for_graph(
+        self, captured: CapturedGraph, loader: Loader, *, measures: bool = True
+    ) -> BoundProgram:
+        """The program bound to one captured graph; `measures` as in `BoundProgram`."""
+        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, measures)
 
     def is_stale(self, now: InvalidationState) -> bool:
         """True if the program was invalidated, or may have been without this client's knowledge."""

@@ -12,7 +12,7 @@ from kernelfarm.errors import CallerError
 REDUCE_OVERHEAD = "reduce-overhead"
 """The name that torch gives to the mode in which calls are replays of CUDA graphs."""
 
-_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs")
+_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs", "autotune")
 """The settings that are options, too."""
 
 

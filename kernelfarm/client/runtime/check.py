@@ -107,6 +107,9 @@ def _check_steps(plan: Plan) -> None:
                 raise _wrong(f"a launch of kernel {step.kernel} of {len(plan.kernel_names)}")
         else:
             used = _buffers_of(step)
+            for choice in step.choices:
+                if not 0 <= choice.kernel < len(plan.kernel_names):
+                    raise _wrong(f"a choice of kernel {choice.kernel} of {len(plan.kernel_names)}")
         if used - names:
             raise _wrong(f"a step uses buffers {sorted(used - names)}, which do not exist")
 

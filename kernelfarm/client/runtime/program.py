@@ -21,7 +21,8 @@ class Validity:
 class BoundProgram:
     """A plan with loaded kernels, bound to one captured graph.
 
-    `kernels` has the variants of each of the plan's kernels, in the plan's order.
+    `kernels` has the variants of each of the plan's kernels, in the plan's order. If `measures`,
+    autotuned kernels of users launch the fastest configuration, else the first one.
     """
 
     plan: Plan
@@ -29,3 +30,4 @@ class BoundProgram:
     captured: CapturedGraph
     loader: Loader
     validity: Validity = field(default_factory=Validity, compare=False)
+    measures: bool = True

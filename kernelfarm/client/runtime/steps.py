@@ -185,8 +185,8 @@ class StepBuilder:
         return lambda state: only.kernel(ctypes.addressof(state.table) + offset, state.context)
 
     def _extern(self, step: ExternCall) -> MakeStep:
-        if step.kernel is not None:
-            return self._user_kernel(step, step.kernel)
+        if step.choices:
+            return self._user_kernel(step)
         node = self._node(step)
         found = [self._argument(step, node, number) for number in range(len(step.args))]
         for view, (_, items) in zip(step.args, found, strict=True):
@@ -203,7 +203,7 @@ class StepBuilder:
             return lambda state: extern_of_one(state, function, pick, formed, kept[0][1])
         return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
 
-    def _user_kernel(self, step: ExternCall, number: int) -> MakeStep:
+    def _user_kernel(self, step: ExternCall) -> MakeStep:
         """A launch of the user's kernel that a node of the captured graph stands for."""
         # Few programs have such kernels, and clients should start quickly.
         from kernelfarm.client.runtime.user_kernels import (  # noqa: PLC0415
@@ -230,7 +230,8 @@ class StepBuilder:
             )
             form = partial(in_own_storage, shape, strides)
             found.append(self.value_index(view) if is_as_traced else self.formed(view, form))
-        variants = self._program.kernels[number]
+        kernels = self._program.kernels
+        variants = [(choice.configuration, kernels[choice.kernel]) for choice in step.choices]
         launch = UserKernelLaunch(node, variants, extents, traced_sizes, self._program)
         formed = [item for _, items in found for item in items]
         pick = picker([index for index, _ in found])

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer, Loader, TimesLaunches
 from kernelfarm.client.loaders.variants import (
     GuardedKernel,
     LoadedVariant,
@@ -23,11 +24,13 @@ from kernelfarm.client.loaders.variants import (
 )
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.client.runtime.program import BoundProgram
+from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, fastest
+from kernelfarm.digest import kernel_digest
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType, contiguous_strides
-from kernelfarm.ir.triton.node import check_node, written_arguments
+from kernelfarm.ir.triton.node import check_node, key_arguments, written_arguments
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer
 
 _FLOAT_BITS: Mapping[DType, tuple[str, str]] = {DType.F32: ("<f", "<I"), DType.F64: ("<d", "<q")}
@@ -45,23 +48,48 @@ class _Fresh:
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
 
 
+@dataclass(frozen=True, slots=True)
+class _Configuration:
+    """A compiled configuration: its variants, bound to sizes, and the programs of its grid."""
+
+    variants: tuple[GuardedKernel, ...]
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A launch on the buffers of a table; `memory` is what it reads and must live as long."""
+
+    call: LaunchCall
+    loader: Loader
+    name: str
+    memory: object
+
+    def __call__(self) -> None:
+        status = self.call()
+        if status:
+            self.loader.failed(status, self.call, self.name)
+
+
 class UserKernelLaunch:
     """One node's kernel, bound to the sizes of a layout.
 
     A call takes the tensors of the node's arguments in order, and a stream; it returns the tensors
-    that the kernel changed. `extents` are the elements of the buffers that they are in.
+    that the kernel changed. `variants` has the variants of each compiled configuration by its
+    number; the fastest one is launched. `extents` are the elements of the arguments' buffers.
     """
 
     def __init__(
         self,
         node: Node,
-        variants: Sequence[LoadedVariant],
+        variants: Sequence[tuple[int, Sequence[LoadedVariant]]],
         extents: Sequence[int],
         sizes: Mapping[str, int],
         program: BoundProgram,
     ) -> None:
-        kernel = check_node(node)
-        self._name = kernel.entry
+        kernels = check_node(node)
+        kernel = kernels[0]
+        self._name, self._program = kernel.entry, program
         self._loader, self._device = program.loader, program.captured.device
         results = dict(zip(written_arguments(node), node.types, strict=True))
         pointers = [n for n, param in enumerate(kernel.launched) if isinstance(param, Pointer)]
@@ -76,14 +104,26 @@ class UserKernelLaunch:
             else next(given)
             for n in range(len(pointers))
         ]
-        scalars = [
-            _scalar(arg, param.dtype, sizes)
-            for param, arg in zip(kernel.launched, node.args, strict=True)
+        scalars = {
+            position: _scalar(arg, param.dtype, sizes)
+            for position, (param, arg) in enumerate(zip(kernel.launched, node.args, strict=True))
             if not isinstance(param, Pointer)
+        }
+        grids = _grids(node, sizes)
+        self._configurations = [
+            _Configuration(
+                bind_variants(found, spans, (*scalars.values(), *grids[number])),
+                math.prod(grids[number]),
+            )
+            for number, found in _checked(variants, len(grids))
         ]
-        grid = _grid(node, sizes)
-        self._programs = math.prod(grid)
-        self._variants = bind_variants(variants, spans, (*scalars, *grid))
+        self._tuning_key = (
+            tuple(kernel_digest(kernels[number]) for number, _ in variants),
+            str(self._device),
+            tuple(scalars[position] for position in key_arguments(node)),
+        )
+        self._winner = None if len(self._configurations) > 1 else 0
+        self._not_measured = NotMeasured()
 
     def __call__(self, tensors: Sequence[torch.Tensor], stream: int) -> tuple[torch.Tensor, ...]:
         """The changed tensors.
@@ -94,34 +134,99 @@ class UserKernelLaunch:
         given = list(tensors)
         for number, fresh in self._fresh.items():
             given.insert(number, fresh.made(self._device))
-        for number in self._written:
-            if number not in self._fresh:
-                given[number] = own_copy(given[number])
+        originals = {n: given[n] for n in self._written if n not in self._fresh}
+        for number, original in originals.items():
+            given[number] = own_copy(original)
+        winner = self._winner
+        if winner is None:
+            winner = self._chosen_configuration(given, originals, stream)
+        self._launch(self._configurations[winner], given, stream)()
+        return tuple(given[number] for number in self._written)
+
+    def _chosen_configuration(
+        self, given: Sequence[torch.Tensor], originals: Mapping[int, torch.Tensor], stream: int
+    ) -> int:
+        """The fastest configuration; measures it if that was not done and may be done.
+
+        Measured launches work on the copies that this call made anyway. The copies have the
+        elements of their originals before each launch, and also in the end. So the call computes
+        what it would without measuring, whatever the kernel does to its arguments.
+        """
+        known = WINNERS.find(self._tuning_key)
+        timer = self._loader.timer() if isinstance(self._loader, TimesLaunches) else None
+        if known is None:
+            if not self._program.measures:
+                self._not_measured.say("setting", "the setting `autotune` is `first`", self._name)
+                return 0
+            if timer is None:
+                text = f"{self._device} measures no launches"
+                self._not_measured.say("device", text, self._name)
+                return 0
+            if obstacle := timer.obstacle():
+                self._not_measured.say("recording", obstacle, self._name)
+                return 0
+            known = self._measured(timer, given, originals, stream)
+        self._winner = known
+        return known
+
+    def _measured(
+        self,
+        timer: LaunchTimer,
+        given: Sequence[torch.Tensor],
+        originals: Mapping[int, torch.Tensor],
+        stream: int,
+    ) -> int:
+        def restore() -> None:
+            for number, original in originals.items():
+                _flat(given[number]).copy_(_flat(original))
+
+        def measure() -> int:
+            launches = [self._launch(found, given, stream) for found in self._configurations]
+            return fastest(launches, restore, timer, self._name)
+
+        winner = WINNERS.find_or_measure(self._tuning_key, measure)
+        restore()
+        return winner
+
+    def _launch(
+        self, configuration: _Configuration, given: Sequence[torch.Tensor], stream: int
+    ) -> _Launch:
+        """A launch on these tensors; it may be repeated."""
         addresses = [tensor.data_ptr() for tensor in given]
-        variant = self._chosen(addresses)
-        scratch = self._scratch(variant)
+        variant = _chosen(configuration.variants, addresses)
+        scratch = self._scratch(variant, configuration.programs)
         if scratch is not None:
             addresses.append(scratch.data_ptr())
         table = (ctypes.c_uint64 * len(addresses))(*addresses)
         launch = variant.kernel(ctypes.addressof(table), stream)
-        status = launch()
-        if status:
-            self._loader.failed(status, launch, self._name)
-        return tuple(given[number] for number in self._written)
+        return _Launch(launch, self._loader, self._name, (table, scratch))
 
-    def _chosen(self, addresses: Sequence[int]) -> GuardedKernel:
-        return next(
-            variant
-            for variant in self._variants
-            if all(address_holds(atom, addresses[int(atom.name)]) for atom in variant.guard)
-        )
-
-    def _scratch(self, variant: GuardedKernel) -> torch.Tensor | None:
+    def _scratch(self, variant: GuardedKernel, programs: int) -> torch.Tensor | None:
         """The kernel's own memory; torch may reuse it for later work of the stream."""
-        size_bytes = variant.scratch_bytes * self._programs
+        size_bytes = variant.scratch_bytes * programs
         if not size_bytes:
             return None
         return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+
+
+def _chosen(variants: Sequence[GuardedKernel], addresses: Sequence[int]) -> GuardedKernel:
+    return next(
+        variant
+        for variant in variants
+        if all(address_holds(atom, addresses[int(atom.name)]) for atom in variant.guard)
+    )
+
+
+def _checked(
+    variants: Sequence[tuple[int, Sequence[LoadedVariant]]], count: int
+) -> Sequence[tuple[int, Sequence[LoadedVariant]]]:
+    numbers = [number for number, _ in variants]
+    if not numbers or max(numbers) >= count:
+        raise InvalidGraphError(
+            f"plan: configurations {numbers} of a user kernel that has {count}; expected some of"
+            " its own"
+        )
+    return variants
 
 
 def _fresh(tensor: TensorType, sizes: Mapping[str, int]) -> _Fresh:
@@ -151,17 +256,26 @@ def own_copy(tensor: torch.Tensor) -> torch.Tensor:
     shape, strides = tensor.shape, tensor.stride()
     if 0 in shape:
         return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
-    flat = tensor.as_strided((span_elems(shape, strides),), (1,)).clone()
-    return flat.as_strided(shape, strides)
+    return _flat(tensor).clone().as_strided(shape, strides)
 
 
-def _grid(node: Node, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    stated = node.attr("grid")
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    """The elements from the first to the last, in the order of their addresses."""
+    return tensor.as_strided((span_elems(tensor.shape, tensor.stride()),), (1,))
+
+
+def _grids(node: Node, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+    """The grid of each configuration."""
+    stated = node.attr("grids")
     assert isinstance(stated, tuple)  # checked with the node
     if not stated:
         raise InvalidGraphError("a user kernel without a grid; expected one to launch it")
-    extents = [_size(extent, sizes) for extent in stated]
-    return (*extents, *(1,) * (GRID_SIZES - len(extents)))
+    grids = []
+    for grid in stated:
+        assert isinstance(grid, tuple)  # checked with the node
+        extents = [_size(extent, sizes) for extent in grid]
+        grids.append((*extents, *(1,) * (GRID_SIZES - len(extents))))
+    return grids
 
 
 def _scalar(arg: Arg, dtype: DType, sizes: Mapping[str, int]) -> int:

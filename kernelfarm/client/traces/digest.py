@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
+from kernelfarm.client.capture.node_hints import hints_of
 from kernelfarm.client.capture.preserve_attention import attention
 from kernelfarm.client.capture.rebuilt_nodes import NAMESPACES
 from kernelfarm.client.pytorch.private import (
@@ -105,7 +106,8 @@ class _GraphTexts:
             case _:
                 raise NotCoveredError(node.op)
         self.calls.append(what)
-        return f"{what} {self._value(node.args)} {self._value(node.kwargs)}"
+        hints = "".join(f" hint {hint}" for hint in hints_of(node))
+        return f"{what} {self._value(node.args)} {self._value(node.kwargs)}{hints}"
 
     def _input(self, value: Any) -> str:
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):

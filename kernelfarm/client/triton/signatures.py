@@ -152,12 +152,15 @@ def constant_value(value: Any, name: str) -> Value:
 def stated_signature(source: KernelSource, text: str) -> tuple[dict[str, str], dict[str, Any]]:
     """Types and constants of a text as `triton.tools.compile` takes it: `*fp32, i32:16, 1024`.
 
-    It has one entry for each parameter in order; missing ones at the end have their defaults.
+    It has one entry for each parameter in order, then entries with names (`BLOCK=1024`). Missing
+    ones have their defaults, or get values from the configurations of an autotuned kernel.
 
     Raises:
         UserKernelError: there are more entries than parameters.
     """
-    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    stated = [entry.strip() for entry in text.split(",") if entry.strip()]
+    entries = [entry for entry in stated if "=" not in entry]
+    named = [entry.partition("=") for entry in stated if "=" in entry]
     if len(entries) > len(source.params):
         raise UserKernelError(
             f"a signature of {len(entries)} entries; {source.entry} has {len(source.params)}"
@@ -165,7 +168,8 @@ def stated_signature(source: KernelSource, text: str) -> tuple[dict[str, str], d
         )
     signature: dict[str, str] = {}
     constants: dict[str, Any] = {}
-    for name, entry in zip(source.params, entries, strict=False):
+    by_name = ((name.strip(), entry.strip()) for name, _, entry in named)
+    for name, entry in (*zip(source.params, entries, strict=False), *by_name):
         stem = entry.partition(":")[0].removeprefix("*")
         if stem.removeprefix("k") in TYPES:
             signature[name] = entry

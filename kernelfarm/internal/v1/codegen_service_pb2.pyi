@@ -33,6 +33,7 @@ class BuildKernelsRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     NAMESPACE_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
+    ALTERNATIVES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs; empty is allowed."""
     target: _builtins.str
@@ -49,6 +50,12 @@ class BuildKernelsRequest(_message.Message):
     def kernels(self) -> _containers.RepeatedCompositeFieldContainer[_loops_pb2.Kernel]:
         """Distinct kernels; at least one."""
 
+    @_builtins.property
+    def alternatives(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Indices of kernels that others can replace; empty is allowed. If the toolchain refuses one of
+        them, its response says why, and the stream goes on.
+        """
+
     def __init__(
         self,
         *,
@@ -58,10 +65,11 @@ class BuildKernelsRequest(_message.Message):
         priority: _compile_service_pb2.Priority.ValueType = ...,
         namespace: _builtins.str = ...,
         salt: _builtins.bytes = ...,
+        alternatives: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "request_id", b"request_id", "salt", b"salt", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alternatives", b"alternatives", "kernels", b"kernels", "namespace", b"namespace", "priority", b"priority", "request_id", b"request_id", "salt", b"salt", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -76,16 +84,22 @@ class BuildKernelsResponse(_message.Message):
     INDEX_FIELD_NUMBER: _builtins.int
     CAUSED_JOB_FIELD_NUMBER: _builtins.int
     SIGNED_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the kernel in the request."""
     caused_job: _builtins.bool
     """True: this request caused a job. False: the artifacts existed, or a job of another request made
     them.
     """
+    refusal: _builtins.str
+    """Why the toolchain refuses the kernel, which is one of the request's alternatives; empty if it
+    compiles.
+    """
     @_builtins.property
     def signed(self) -> _containers.RepeatedCompositeFieldContainer[_manifest_pb2.SignedVariant]:
         """The variants of the kernel as the worker published them: serialized artifacts with their
-        manifests, the most specific one first, the general one last; at least one.
+        manifests, the most specific one first, the general one last; at least one, unless the kernel
+        is refused.
         """
 
     def __init__(
@@ -94,10 +108,11 @@ class BuildKernelsResponse(_message.Message):
         index: _builtins.int = ...,
         caused_job: _builtins.bool = ...,
         signed: _abc.Iterable[_manifest_pb2.SignedVariant] | None = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caused_job", b"caused_job", "index", b"index", "signed", b"signed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caused_job", b"caused_job", "index", b"index", "refusal", b"refusal", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

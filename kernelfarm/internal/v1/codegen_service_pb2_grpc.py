@@ -53,7 +53,7 @@ class CodegenServiceServicer(object):
 
     def BuildKernels(self, request, context):
         """Finds or compiles kernels for one target. Streams the artifacts of each kernel as soon as they
-        exist; the first failure ends the stream.
+        exist; the first failure ends the stream, except for alternatives that the toolchain refuses.
 
         INVALID_ARGUMENT: a kernel breaks a rule of the verifier, or the target is unknown. Do not
         retry.

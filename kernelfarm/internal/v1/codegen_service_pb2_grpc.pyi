@@ -35,7 +35,7 @@ class CodegenServiceStub:
     def __new__(cls, channel: _aio.Channel) -> CodegenServiceAsyncStub: ...
     BuildKernels: _grpc.UnaryStreamMultiCallable[_codegen_service_pb2.BuildKernelsRequest, _codegen_service_pb2.BuildKernelsResponse]
     """Finds or compiles kernels for one target. Streams the artifacts of each kernel as soon as they
-    exist; the first failure ends the stream.
+    exist; the first failure ends the stream, except for alternatives that the toolchain refuses.
 
     INVALID_ARGUMENT: a kernel breaks a rule of the verifier, or the target is unknown. Do not
       retry.
@@ -60,7 +60,7 @@ class CodegenServiceAsyncStub(CodegenServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     BuildKernels: _aio.UnaryStreamMultiCallable[_codegen_service_pb2.BuildKernelsRequest, _codegen_service_pb2.BuildKernelsResponse]  # type: ignore[assignment]
     """Finds or compiles kernels for one target. Streams the artifacts of each kernel as soon as they
-    exist; the first failure ends the stream.
+    exist; the first failure ends the stream, except for alternatives that the toolchain refuses.
 
     INVALID_ARGUMENT: a kernel breaks a rule of the verifier, or the target is unknown. Do not
       retry.
@@ -88,7 +88,7 @@ class CodegenServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_codegen_service_pb2.BuildKernelsResponse], _abc.AsyncIterator[_codegen_service_pb2.BuildKernelsResponse]]:
         """Finds or compiles kernels for one target. Streams the artifacts of each kernel as soon as they
-        exist; the first failure ends the stream.
+        exist; the first failure ends the stream, except for alternatives that the toolchain refuses.
 
         INVALID_ARGUMENT: a kernel breaks a rule of the verifier, or the target is unknown. Do not
           retry.

@@ -569,6 +569,7 @@ class Kernel(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     COMMENTS_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
+    HINTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Readable name; not a part of any key; never empty."""
     @_builtins.property
@@ -601,6 +602,12 @@ class Kernel(_message.Message):
     def user(self) -> _user_kernels_pb2.UserKernel:
         """The kernel that a user wrote; unset for a loop nest."""
 
+    @_builtins.property
+    def hints(self) -> _containers.RepeatedCompositeFieldContainer[_graph_pb2.Hint]:
+        """Hints that fit the kernel, sorted by name, each name once; empty is allowed. They are a part of
+        the key.
+        """
+
     def __init__(
         self,
         *,
@@ -612,10 +619,11 @@ class Kernel(_message.Message):
         body: _abc.Iterable[Global___Statement] | None = ...,
         comments: _abc.Iterable[_builtins.str] | None = ...,
         user: _user_kernels_pb2.UserKernel | None = ...,
+        hints: _abc.Iterable[_graph_pb2.Hint] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["user", b"user"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "comments", b"comments", "name", b"name", "outer", b"outer", "params", b"params", "reduction", b"reduction", "sizes", b"sizes", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "comments", b"comments", "hints", b"hints", "name", b"name", "outer", b"outer", "params", b"params", "reduction", b"reduction", "sizes", b"sizes", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,6 +7,7 @@ location "model.py:12"
 %1 = integer s0 "n"
 %2: i64[1] = constant "<sha256>" "<data>"
 %3: f32[s0] = sum(%0; dims=[1]) from [4, 5] at 1
+hint 4 num_warps=8
 return %3: f32[s0]@[1], {s0 + 1}, none, %4: f32[s0, 128]@[128, 1] into %0
 """
 
@@ -23,6 +24,7 @@ from kernelfarm.ir.graph_ir import (
     TensorType,
     Update,
 )
+from kernelfarm.ir.hints import KernelHint, NodeHint
 from kernelfarm.ir.text.args import print_arg, print_type, read_arg, read_list, read_type
 from kernelfarm.ir.text.tokens import Cursor, is_word, quoted
 from kernelfarm.ir.work_budget import counted
@@ -36,6 +38,7 @@ def print_graph(graph: Graph) -> str:
     lines.extend(_print_input(source) for source in graph.inputs)
     lines.extend(counted(_print_node(node)) for node in graph.nodes)
     updated = {u.output: f" into %{graph.inputs[u.input].value}" for u in graph.updates}
+    lines.extend(f"hint {found.node} {found.hint}" for found in graph.kernel_hints)
     pairs = enumerate(zip(graph.outputs, graph.output_types, strict=True))
     outputs = (_print_output(*pair) + updated.get(number, "") for number, pair in pairs)
     lines.append(f"return {', '.join(outputs)}".rstrip())
@@ -66,6 +69,12 @@ def read_size(cursor: Cursor) -> SizeSymbol:
     upper = cursor.integer() if cursor.accept("to") else None
     hint = cursor.integer() if cursor.accept("hint") else None
     return SizeSymbol(name, lower, upper, hint)
+
+
+def read_kernel_hint(cursor: Cursor) -> KernelHint:
+    """Reads a hint: a name, and a number if there is one."""
+    name = cursor.word()
+    return KernelHint(name, cursor.integer() if cursor.accept("=") else None)
 
 
 def _print_input(source: Input) -> str:
@@ -112,6 +121,7 @@ class _Parser:
         self.inputs: list[Input] = []
         self.nodes: list[Node] = []
         self.updates: list[Update] = []
+        self.hints: list[NodeHint] = []
 
     def parsed(self, text: str) -> Graph:
         head: tuple[str, int] | None = None
@@ -140,6 +150,7 @@ class _Parser:
             locations=tuple(self.locations),
             abi_version=head[1],
             updates=tuple(self.updates),
+            kernel_hints=tuple(self.hints),
         )
 
     def _read_line(self, cursor: Cursor) -> None:
@@ -147,6 +158,8 @@ class _Parser:
             self.symbols.append(read_size(cursor))
         elif cursor.accept("location"):
             self.locations.append(cursor.string())
+        elif cursor.accept("hint"):
+            self.hints.append(NodeHint(cursor.integer(), read_kernel_hint(cursor)))
         else:
             self._read_definition(cursor)
 

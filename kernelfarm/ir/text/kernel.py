@@ -7,6 +7,7 @@
     param out out0: f32[128*s0]
     for d0 in s0
     reduce r0 in 128
+    hint num_warps=8
       %0: f16 = load in0[128*d0 + r0]
       %1: f32 = convert %0
       %2: f32 = amax %1
@@ -27,6 +28,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.hints import KernelHint
 from kernelfarm.ir.loop_ir import (
     REDUCE_OPS,
     Access,
@@ -47,7 +49,7 @@ from kernelfarm.ir.loop_ir import (
 )
 from kernelfarm.ir.text.args import read_dtype, read_number
 from kernelfarm.ir.text.expr import read_expr
-from kernelfarm.ir.text.graph import print_size, read_size
+from kernelfarm.ir.text.graph import print_size, read_kernel_hint, read_size
 from kernelfarm.ir.text.tokens import Cursor
 
 _ACCESS = {access.value: access for access in Access}
@@ -64,6 +66,7 @@ def print_kernel(kernel: Kernel) -> str:
         lines.append(f"param {param.access.value} {param.name}: {elems}")
     lines.extend(f"for {axis.name} in {axis.extent}" for axis in kernel.outer)
     lines.extend(f"reduce {axis.name} in {axis.extent}" for axis in kernel.reduction)
+    lines.extend(f"hint {hint}" for hint in kernel.hints)
     dtypes = {param.name: param.dtype.value for param in kernel.params}
     for number, statement in enumerate(kernel.body):
         lines.append(f"  {_print_statement(number, statement, dtypes)}")
@@ -130,6 +133,7 @@ class _Parser:
         self.outer: list[Axis] = []
         self.reduction: list[Axis] = []
         self.body: list[Statement] = []
+        self.hints: list[KernelHint] = []
 
     def read_line(self, cursor: Cursor) -> None:
         for keyword, read in _HEADER.items():
@@ -150,6 +154,7 @@ class _Parser:
             reduction=tuple(self.reduction),
             body=tuple(self.body),
             comments=tuple(self.comments),
+            hints=tuple(self.hints),
         )
 
     def read_name(self, cursor: Cursor) -> None:
@@ -202,6 +207,7 @@ _HEADER: dict[str, Callable[[_Parser, Cursor], None]] = {
     "size": lambda parser, cursor: parser.sizes.append(read_size(cursor)),
     "for": lambda parser, cursor: parser.outer.append(_read_axis(cursor)),
     "reduce": lambda parser, cursor: parser.reduction.append(_read_axis(cursor)),
+    "hint": lambda parser, cursor: parser.hints.append(read_kernel_hint(cursor)),
 }
 
 

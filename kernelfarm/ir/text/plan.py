@@ -66,7 +66,9 @@ def _extern(call: ExternCall, names: tuple[str, ...]) -> str:
     results = ", ".join("unused" if view is None else _view(view) for view in call.results)
     args = ", ".join(map(_view, call.args))
     kind = ", a contraction" if call.is_contraction else ""
-    kernel = "" if call.kernel is None else f", kernel {names[call.kernel]}"
+    chosen = ", ".join(names[choice.kernel] for choice in call.choices)
+    kernel = f", kernel {chosen}" if len(call.choices) == 1 else f", one of the kernels {chosen}"
+    kernel = kernel if call.choices else ""
     return f"{results} = extern {call.op}({args}) of captured node {call.node}{kind}{kernel}"
 
 

@@ -27,6 +27,10 @@ MAX_INTEGER = 1 << 64
 MAX_SHIFT = 63
 MAX_EXPONENT = 64
 MAX_TEXT_CHARS = 200
+MAX_CONFIGURATIONS = 128
+"""Configurations of one kernel; public kernels have up to 81. Each is a compilation of a second."""
+MAX_CONFIGURED_CHARS = 4 * 1024 * 1024
+"""Characters of all copies of a source, one for each configuration."""
 
 _OPENING, _CLOSING = "([{", ")]}"
 

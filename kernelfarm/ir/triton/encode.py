@@ -26,11 +26,16 @@ def encode_user_kernel(kernel: UserKernel) -> str:
 
 def print_user_kernel(kernel: UserKernel) -> str:
     """The kernel as text for people: a line for each parameter and option, then the source."""
+    source = (f"  {line}".rstrip() for line in kernel.source.splitlines())
+    return "\n".join((print_head(kernel), *source)) + "\n"
+
+
+def print_head(kernel: UserKernel) -> str:
+    """The lines before the source in a kernel's text: name, parameters and options."""
     lines = [f"user kernel {kernel.name}, function {kernel.entry}"]
     lines.extend(_shown(param) for param in kernel.params)
     lines.extend(f"option {name} = {value}" for name, value in kernel.options)
-    lines.extend(f"  {line}".rstrip() for line in kernel.source.splitlines())
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _shown(param: UserParam) -> str:

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernelfarm.errors import UserKernelError
+from kernelfarm.ir.hints import MAX_HINTS, read_hint
 
-MAX_HINTS: Final = 64
 _MARK: Final = "@hint"
 _COMMENT: Final = re.compile(r"#\s*@hint:(.*)")
-_HINT: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]{0,31})\s*(?:=\s*([0-9]{1,4})\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +70,11 @@ def _hints_of_comment(comment: str, line: int) -> list[Hint]:
         return []
     hints = []
     for part in match[1].split(",", MAX_HINTS + 1):
-        found = _HINT.fullmatch(part)
+        found = read_hint(part)
         if found is None:
             raise UserKernelError(
                 f"line {line}: hint {part.strip()[:60]!r}; expected NAME or NAME=NUMBER, several"
                 " with commas between them"
             )
-        hints.append(Hint(found[1], None if found[2] is None else int(found[2]), line))
+        hints.append(Hint(found.name, found.value, line))
     return hints

@@ -1,24 +1,29 @@
 """A user's kernel as a node of a captured graph, `triton.kernel`, and back.
 
-    triton.kernel(arguments...), configurations, grid, kernel, writes
+    triton.kernel(arguments...), grids, kernel, key, writes
 
 `arguments` are those of a launch, in the order of the kernel's parameters that have no value:
 values for pointers, or none for memory that is allocated for the launch and has no content;
-integers, expressions or floats for scalars. `configurations` is the
-number of configurations among which this kernel is the first. `grid` has up to three extents; it
-is empty if the caller launches the kernel. `kernel` is (entry, lines of the source, parameters,
-options). `writes` are the positions of the arguments that the kernel changes. The node changes
-nothing: its results are these arguments after the launch, in this order.
+integers, expressions or floats for scalars. `kernel` is (entry, lines of the source, parameters,
+options, further configurations). A configuration is (constants, options); the first one is what
+parameters and options state. `grids` has a grid of up to three extents for each configuration; it
+is empty if the caller launches the kernel. `key` are the positions of the arguments that autotuning
+names as its key. `writes` are the positions of the arguments that the kernel changes. The node
+changes nothing: its results are these arguments after the launch, in this order.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import UserKernelError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Node, Ref
+from kernelfarm.ir.triton.bounds import MAX_CONFIGURATIONS, MAX_CONFIGURED_CHARS
 from kernelfarm.ir.triton.user_kernel import (
     GRID_SIZES,
+    Configuration,
     FixedParam,
     Pointer,
     Scalar,
@@ -26,68 +31,140 @@ from kernelfarm.ir.triton.user_kernel import (
     UserParam,
     Value,
 )
+from kernelfarm.ir.work_budget import spend
 
-_ATTRIBUTES = ("configurations", "grid", "kernel", "writes")
+_STEPS_A_PARAM = 4
+"""Steps of the work budget for a parameter of a configuration: it is built, and checked again."""
+_ATTRIBUTES = ("grids", "kernel", "key", "writes")
 
 
-def kernel_arg(kernel: UserKernel) -> Arg:
-    """The attribute `kernel` of a node; the kernel's name is left out."""
+def kernel_arg(kernel: UserKernel, further: Sequence[Configuration] = ()) -> Arg:
+    """The attribute `kernel` of a node; the kernel's name is left out.
+
+    `further` are the configurations beside the one that the kernel states.
+    """
     return (
         kernel.entry,
         tuple(kernel.source.removesuffix("\n").split("\n")),
         tuple(_param_arg(param) for param in kernel.params),
-        tuple((name, value) for name, value in kernel.options),
+        kernel.options,
+        tuple((configuration.constants, configuration.options) for configuration in further),
     )
 
 
-def kernel_of_arg(arg: Arg, name: str = "kernel") -> UserKernel:
-    """The kernel of an attribute; `check_user_kernel` checks its rules.
+def kernels_of_arg(arg: Arg, name: str = "kernel") -> tuple[UserKernel, ...]:
+    """The kernels of an attribute, one for each configuration; `check_user_kernel` checks each.
 
     Raises:
-        UserKernelError: the attribute has another form.
+        UserKernelError: the attribute has another form, or there are too many configurations.
     """
     match arg:
-        case (str() as entry, tuple() as lines, tuple() as params, tuple() as options):
+        case (str() as entry, tuple() as lines, tuple() as params, tuple() as options, further):
             source = "\n".join(line for line in lines if isinstance(line, str)) + "\n"
-            return UserKernel(
+            kernel = UserKernel(
                 name,
                 source,
                 entry,
                 tuple(_param_of_arg(param) for param in params),
                 tuple(_option(option) for option in options),
             )
+            return (kernel, *_configured(kernel, further))
         case _:
             raise UserKernelError(
-                "the attribute `kernel` has another form; expected function, lines, parameters and"
-                " options"
+                "the attribute `kernel` has another form; expected function, lines, parameters,"
+                " options and configurations"
             )
 
 
-def check_node(node: Node) -> UserKernel:
-    """The kernel of a node whose arguments, grid and results fit it.
+def check_configurations(kernel: UserKernel, count: int) -> None:
+    """Passes a number of configurations that a request may have compiled.
+
+    Raises:
+        UserKernelError: there are too many, or each has a copy of a long source.
+    """
+    most = min(MAX_CONFIGURATIONS, max(MAX_CONFIGURED_CHARS // max(len(kernel.source), 1), 1))
+    if count > most:
+        raise UserKernelError(
+            f"user kernel {kernel.entry[:60]} has {count} configurations and a source of"
+            f" {len(kernel.source)} characters; expected at most {most} configurations: leave some"
+            " out by `prune_configs_by`"
+        )
+
+
+def _configured(kernel: UserKernel, further: Arg) -> tuple[UserKernel, ...]:
+    if not isinstance(further, tuple):
+        raise UserKernelError("the configurations of a kernel have another form; expected a tuple")
+    check_configurations(kernel, 1 + len(further))
+    fixed = {param.name for param in kernel.params if isinstance(param, FixedParam)}
+    found = []
+    for arg in further:
+        spend(_STEPS_A_PARAM * len(kernel.params))
+        configuration = _configuration(arg)
+        others = sorted({name for name, _ in configuration.constants} - fixed)
+        if others:
+            raise UserKernelError(
+                f"a configuration gives {others[0][:60]} a value; expected values of constants only"
+            )
+        found.append(kernel.configured(configuration))
+    return tuple(found)
+
+
+def _configuration(arg: Arg) -> Configuration:
+    match arg:
+        case (tuple() as constants, tuple() as options):
+            return Configuration(
+                tuple(map(_constant, constants)), tuple(_option(option) for option in options)
+            )
+        case _:
+            raise UserKernelError(
+                "a configuration has another form; expected constants and options"
+            )
+
+
+def _constant(arg: Arg) -> tuple[str, Value]:
+    match arg:
+        case (str() as name, value):
+            return name, value_of_arg(value)
+        case _:
+            raise UserKernelError("a constant has another form; expected a name and a value")
+
+
+def check_node(node: Node) -> tuple[UserKernel, ...]:
+    """The kernels of a node, whose arguments, grids and results fit them: one by configuration.
 
     Raises:
         UserKernelError: what was seen and what was expected.
     """
     if tuple(name for name, _ in node.attrs) != _ATTRIBUTES:
         raise UserKernelError(f"attributes of a user kernel; expected {', '.join(_ATTRIBUTES)}")
-    kernel = kernel_of_arg(node.attr("kernel"))
-    launched = kernel.launched
+    kernels = kernels_of_arg(node.attr("kernel"))
+    launched = kernels[0].launched
     if len(node.args) != len(launched):
         raise UserKernelError(f"{len(node.args)} arguments; expected {len(launched)}")
     for param, arg in zip(launched, node.args, strict=True):
         _check_argument(param, arg)
-    grid = node.attr("grid")
-    if not isinstance(grid, tuple) or len(grid) > GRID_SIZES or not all(map(_is_size, grid)):
-        raise UserKernelError("the grid; expected at most three integers or expressions")
-    if type(node.attr("configurations")) is not int:
-        raise UserKernelError("the number of configurations; expected an integer")
+    _check_grids(node.attr("grids"), len(kernels))
+    key_arguments(node)
     writes = written_arguments(node)
     if any(arg is None and position not in writes for position, arg in enumerate(node.args)):
         raise UserKernelError("an argument is none and not written; expected a tensor")
     if len(writes) != len(node.results):
         raise UserKernelError(f"{len(node.results)} results; expected {len(writes)}, one each")
-    return kernel
+    return kernels
+
+
+def _check_grids(grids: Arg, count: int) -> None:
+    if grids == ():
+        return
+    if not isinstance(grids, tuple) or len(grids) != count or not all(map(_is_grid, grids)):
+        raise UserKernelError(
+            f"the grids; expected {count}, one for each configuration, of at most three integers or"
+            " expressions"
+        )
+
+
+def _is_grid(grid: Arg) -> bool:
+    return isinstance(grid, tuple) and len(grid) <= GRID_SIZES and all(map(_is_size, grid))
 
 
 def written_arguments(node: Node) -> tuple[int, ...]:
@@ -105,6 +182,22 @@ def written_arguments(node: Node) -> tuple[int, ...]:
     ):
         raise UserKernelError("the attribute `writes`; expected distinct positions of tensors")
     return tuple(found)
+
+
+def key_arguments(node: Node) -> tuple[int, ...]:
+    """The positions of the numbers for which the client chooses a configuration anew.
+
+    Raises:
+        UserKernelError: a position is no number's.
+    """
+    key = node.attr("key")
+    found = tuple(n for n in key if type(n) is int) if isinstance(key, tuple) else ()
+    is_good = isinstance(key, tuple) and len(found) == len(key)
+    if not is_good or not all(
+        0 <= n < len(node.args) and not isinstance(node.args[n], Ref | None) for n in found
+    ):
+        raise UserKernelError("the attribute `key`; expected positions of numbers")
+    return found
 
 
 def _check_argument(param: Pointer | Scalar, arg: Arg) -> None:

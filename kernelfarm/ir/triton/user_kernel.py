@@ -6,14 +6,17 @@ Grammar:
     UserParam  ::= Pointer(dtype) | Scalar(dtype, divisor) | Constant(value)
     value      ::= None | bool | int | float | str | DType | (value, ...)
 
+    Configuration ::= constants: [(name, value)], options: [(name, integer)]
+
 The parameters are those of the function `entry`, in order. At a launch, pointers are buffers and
 scalars are sizes, in the order of the parameters; a float is passed as the bits of an integer.
-Three more sizes behind the scalars are the grid.
+Three more sizes behind the scalars are the grid. A configuration is what autotuning varies: values
+of some constants, and options.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Union
 
 from kernelfarm.dtypes import DType
@@ -56,6 +59,18 @@ UserParam = Union[Pointer, Scalar, FixedParam]
 
 
 @dataclass(frozen=True, slots=True)
+class Configuration:
+    """Values of constants by parameter, and all options, of one of a kernel's compilations."""
+
+    constants: tuple[tuple[str, Value], ...] = ()
+    options: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        """The configuration for people: `BM=128, num_warps=8`."""
+        return ", ".join(f"{name}={value}" for name, value in (*self.constants, *self.options))
+
+
+@dataclass(frozen=True, slots=True)
 class UserKernel:
     """One compilation of a user's kernel; its name is debug text, which is part of no key."""
 
@@ -79,3 +94,12 @@ class UserKernel:
     def launched(self) -> tuple[Pointer | Scalar, ...]:
         """The parameters that a launch passes, in order."""
         return tuple(param for param in self.params if not isinstance(param, FixedParam))
+
+    def configured(self, configuration: Configuration) -> UserKernel:
+        """The kernel with a configuration's constants, and its options instead of its own."""
+        constants = dict(configuration.constants)
+        params = tuple(
+            FixedParam(param.name, constants[param.name]) if param.name in constants else param
+            for param in self.params
+        )
+        return replace(self, params=params, options=configuration.options)

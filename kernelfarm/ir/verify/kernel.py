@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
 
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import VerificationError
+from kernelfarm.errors import InvalidGraphError, VerificationError
 from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.hints import MAX_HINTS, check_hint
 from kernelfarm.ir.loop_ir import (
     REDUCE_OPS,
     Access,
@@ -142,6 +144,20 @@ def _scatters_have_own_buffers(kernel: Kernel) -> None:
                 )
 
 
+def _hints_are_sorted(kernel: Kernel) -> None:
+    names = [hint.name for hint in kernel.hints]
+    if any(a >= b for a, b in itertools.pairwise(names)) or len(names) > MAX_HINTS:
+        raise VerificationError(
+            f"hints {', '.join(names)[:200]}; expected at most {MAX_HINTS} in the order of their"
+            " names, each once"
+        )
+    try:
+        for hint in kernel.hints:
+            check_hint(hint, "the kernel")
+    except InvalidGraphError as error:
+        raise VerificationError(str(error)) from error
+
+
 _KERNEL_RULES: tuple[Callable[[Kernel], None], ...] = (
     _names_are_identifiers,
     _types_are_computed_in,
@@ -149,6 +165,7 @@ _KERNEL_RULES: tuple[Callable[[Kernel], None], ...] = (
     _extents_use_sizes,
     _written_parameters_are_stored,
     _updates_stay_in_place,
+    _hints_are_sorted,
 )
 
 

@@ -197,11 +197,12 @@ class _Walk:
     def check_extern(self, step: ExternCall, where: str) -> None:
         where = f"{where} ({step.op})"
         first, count = len(self.kernels), len(self.user_kernels)
-        if step.kernel is not None and not first <= step.kernel < first + count:
-            raise VerificationError(
-                f"{where}: kernel {step.kernel}; expected one of the {count} kernels of users,"
-                f" which begin at {first}"
-            )
+        for choice in step.choices:
+            if not first <= choice.kernel < first + count:
+                raise VerificationError(
+                    f"{where}: kernel {choice.kernel}; expected one of the {count} kernels of"
+                    f" users, which begin at {first}"
+                )
         for view in step.args:
             self._check_view(view, where)
             self.check_read(view.buffer, where)

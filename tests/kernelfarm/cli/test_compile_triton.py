@@ -21,6 +21,12 @@ import triton.language as tl
 def twice(x_ptr, n, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(x_ptr + at, 2 * tl.load(x_ptr + at, mask=at < n), mask=at < n)
+
+@triton.autotune([triton.Config({"BLOCK": 2**n}, num_warps=2) for n in (7, 8, 21)], key=["n"])
+@triton.jit
+def tuned(x_ptr, BLOCK: tl.constexpr, n, FACTOR: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, FACTOR * tl.load(x_ptr + at, mask=at < n), mask=at < n)
 """
 
 
@@ -55,6 +61,29 @@ def test_a_kernel_of_a_file_compiles_for_two_vendors_and_is_written(
         for variant in kernel["variants"]:
             content = (tmp_path / "build" / variant["stages"][binary]).read_bytes()
             assert content.startswith(b"\x7fELF")
+
+
+def test_all_configurations_that_compile_are_written_and_constants_may_have_names(
+    vendor_farm: Farm, kernel_file: Path, tmp_path: Path
+) -> None:
+    signature = ("--signature", "*fp32, n=i32, FACTOR=3")
+    where = ("--out", tmp_path / "build", "--endpoint", vendor_farm.endpoint)
+    status, shown, problems = _run(
+        f"{kernel_file}:tuned", *signature, "--target", "cuda:sm_80", *where
+    )
+
+    assert status == 0, problems
+    assert "1 configurations do not fit" in shown.replace("\n", " ")
+    (program,) = json.loads((tmp_path / "build" / "manifest.json").read_text())["programs"]
+    texts = [
+        (tmp_path / "build" / kernel["variants"][-1]["stages"]["user_kernel"]).read_text()
+        for kernel in program["kernels"]
+    ]
+    assert [[n for n in (128, 256) if f"constant BLOCK = {n}\n" in text] for text in texts] == [
+        [128],
+        [256],
+    ]
+    assert all("constant FACTOR = 3\n" in text for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,17 @@ from kernelfarm.digest import kernel_digest, kernel_key
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError, UserKernelError
 from kernelfarm.internal.v1 import loops_pb2
-from kernelfarm.ir.graph_ir import Node, Ref, TensorType
+from kernelfarm.ir.graph_ir import Arg, Node, Ref, TensorType
 from kernelfarm.ir.triton.encode import print_user_kernel
-from kernelfarm.ir.triton.node import check_node, kernel_arg, kernel_of_arg
-from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP, FixedParam, Pointer, Scalar, UserKernel
+from kernelfarm.ir.triton.node import check_node, kernel_arg, kernels_of_arg, key_arguments
+from kernelfarm.ir.triton.user_kernel import (
+    USER_KERNEL_OP,
+    Configuration,
+    FixedParam,
+    Pointer,
+    Scalar,
+    UserKernel,
+)
 from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.wire.any_kernel import any_kernel_from_proto, any_kernel_to_proto
 
@@ -34,10 +41,24 @@ TYPE = TensorType(DType.F16, (), ())
 NODE = Node(
     USER_KERNEL_OP,
     (Ref(0), 128, 0.5),
-    (("configurations", 1), ("grid", (1, 1)), ("kernel", kernel_arg(KERNEL)), ("writes", (0,))),
+    (("grids", ((1, 1),)), ("kernel", kernel_arg(KERNEL)), ("key", (1,)), ("writes", (0,))),
     (1,),
     (TYPE,),
 )
+
+
+_WIDE = Configuration((("BLOCK", 512),), (("num_warps", 8),))
+
+
+def _with(**stated: Arg) -> Node:
+    """The node with other attributes."""
+    return replace(NODE, attrs=tuple((name, stated.get(name, arg)) for name, arg in NODE.attrs))
+
+
+def _with_further(*further: Configuration) -> Node:
+    """The node with further configurations, each with a grid."""
+    grids = tuple((n + 1,) for n in range(1 + len(further)))
+    return _with(grids=grids, kernel=kernel_arg(KERNEL, further))
 
 
 def _changed(position: int, param: Pointer | Scalar | FixedParam) -> UserKernel:
@@ -52,8 +73,33 @@ def test_a_message_of_a_kernel_gives_the_kernel_back() -> None:
 
 
 def test_the_attribute_of_a_node_gives_the_kernel_back() -> None:
-    assert kernel_of_arg(kernel_arg(KERNEL), "scale_1") == KERNEL
-    assert replace(check_node(NODE), name="scale_1") == KERNEL
+    assert kernels_of_arg(kernel_arg(KERNEL), "scale_1") == (KERNEL,)
+    (found,) = check_node(NODE)
+    assert replace(found, name="scale_1") == KERNEL
+    assert key_arguments(NODE) == (1,)
+
+
+def test_a_configuration_replaces_constants_and_all_options() -> None:
+    first, wide = check_node(_with_further(_WIDE))
+
+    assert replace(first, name="scale_1") == KERNEL
+    assert wide.params == (*_PARAMS[:3], FixedParam("BLOCK", 512), _PARAMS[4])
+    assert wide.options == (("num_warps", 8),)
+    assert str(_WIDE) == "BLOCK=512, num_warps=8"
+
+
+def test_the_number_of_configurations_is_limited_also_by_the_length_of_the_source() -> None:
+    further = [Configuration((("BLOCK", 2**n),), ()) for n in range(127)]
+    assert len(check_node(_with_further(*further))) == 128
+
+    with pytest.raises(
+        UserKernelError, match=r"has 129 configurations.*at most 128 configurations"
+    ):
+        check_node(_with_further(*further, _WIDE))
+
+    long = replace(KERNEL, source=_SOURCE + "#" * (100 * 1024))
+    with pytest.raises(UserKernelError, match=r"has 41 configurations.*at most 40 configurations"):
+        kernels_of_arg(kernel_arg(long, further[:40]))
 
 
 def test_the_name_has_no_part_in_the_key_and_everything_else_has() -> None:
@@ -122,35 +168,38 @@ def test_a_kernel_that_breaks_a_rule_is_refused(kernel: UserKernel, message: str
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        (replace(NODE, attrs=NODE.attrs[1:]), "expected configurations, grid, kernel, writes"),
+        (replace(NODE, attrs=NODE.attrs[1:]), "expected grids, kernel, key, writes"),
         (replace(NODE, args=NODE.args[:2]), "2 arguments; expected 3"),
         (replace(NODE, args=(1, 128, 0.5)), "x_ptr is 1; expected a tensor"),
         (replace(NODE, args=(Ref(0), 1.5, 0.5)), "n is 1.5; expected an integer"),
         (replace(NODE, args=(Ref(0), 128, 1)), "p is 1; expected a float"),
         (
-            replace(NODE, args=(None, 128, 0.5), attrs=(*NODE.attrs[:3], ("writes", ()))),
+            replace(_with(writes=()), args=(None, 128, 0.5)),
             "not written",
         ),
-        (replace(NODE, attrs=(("configurations", "1"), *NODE.attrs[1:])), "expected an integer"),
+        (_with(key=(0,)), "`key`; expected positions of numbers"),
+        (_with(key=(3,)), "`key`; expected positions of numbers"),
+        (_with(key=("n",)), "`key`; expected positions of numbers"),
+        (_with(key=1), "`key`; expected positions of numbers"),
         (replace(NODE, results=(), types=()), "0 results; expected 1"),
+        (_with(grids=((1,) * 4,)), "at most three"),
+        (_with(grids="1"), "at most three"),
+        (_with(grids=((1,), (1,))), "expected 1, one for each configuration"),
+        (_with(writes=(1,)), "distinct positions of tensors"),
+        (_with(writes=(0, 0)), "distinct positions"),
+        (_with(writes=(7,)), "distinct positions"),
+        (_with(writes=True), "distinct positions"),
+        (_with(kernel="x"), "another form"),
+        (_with(kernel=("a", (), (1,), (), ())), "a parameter has another form"),
+        (_with(kernel=("a", (), (), (1,), ())), "an option has another form"),
+        (_with(kernel=("a", (), (), (), 1)), "expected a tuple"),
+        (_with(kernel=("a", (), (), (), (1,))), "expected constants and options"),
+        (_with(kernel=("a", (), (), (), (((1,), ()),))), "expected a name and a value"),
         (
-            replace(NODE, attrs=(NODE.attrs[0], ("grid", (1,) * 4), *NODE.attrs[2:])),
-            "at most three",
+            _with_further(Configuration((("n", 1),))),
+            "gives n a value; expected values of constants",
         ),
-        (replace(NODE, attrs=(NODE.attrs[0], ("grid", "1"), *NODE.attrs[2:])), "at most three"),
-        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (1,)))), "distinct positions of tensors"),
-        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (0, 0)))), "distinct positions"),
-        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", (7,)))), "distinct positions"),
-        (replace(NODE, attrs=(*NODE.attrs[:3], ("writes", True))), "distinct positions"),
-        (replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", "x"), NODE.attrs[3])), "another form"),
-        (
-            replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", ("a", (), (1,), ())), NODE.attrs[3])),
-            "a parameter has another form",
-        ),
-        (
-            replace(NODE, attrs=(*NODE.attrs[:2], ("kernel", ("a", (), (), (1,))), NODE.attrs[3])),
-            "an option has another form",
-        ),
+        (_with_further(Configuration((("TILE", 1),))), "gives TILE a value"),
     ],
 )
 def test_a_node_that_breaks_a_rule_is_refused(node: Node, message: str) -> None:

@@ -1,0 +1,44 @@
+"""Measures launches on a GPU by its events, with operands that come from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+
+class CudaTimer:
+    """A timer of one GPU; it measures on torch's current stream."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def obstacle(self) -> str:
+        """A stream that records a CUDA graph runs nothing, so nothing can be measured."""
+        if torch.cuda.is_current_stream_capturing():
+            return "the stream records a CUDA graph"
+        return ""
+
+    def times_ms(
+        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+    ) -> list[float]:
+        """The times of `count` launches; memory of the cache's size is written before each."""
+        with torch.cuda.device(self._index):
+            cache_bytes = torch.cuda.get_device_properties(self._index).L2_cache_size
+            # Twice the cache, so that no operand stays in it.
+            flushed = torch.empty(2 * cache_bytes, dtype=torch.uint8, device="cuda")
+            events = []
+            for _ in range(count):
+                prepare()
+                flushed.zero_()
+                first, last = _event(), _event()
+                first.record()
+                launch()
+                last.record()
+                events.append((first, last))
+            torch.cuda.current_stream().synchronize()
+            return [first.elapsed_time(last) for first, last in events]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch lacks it

@@ -1,0 +1,392 @@
+"""Autotuned kernels: the first launch for a key measures every configuration, and the fastest wins.
+
+There is no GPU. Python functions stand in for binaries, and each adds its time to a simulated
+clock, which the timer reads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from kernelfarm.client import counters
+from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer
+from kernelfarm.client.loaders.cpu import CpuLoader
+from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.runtime.tuning import WINNERS, fastest
+from kernelfarm.errors import UnavailableError
+from kernelfarm.ir.graph_ir import Arg
+from kernelfarm.ir.triton.node import check_node, key_arguments
+from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
+from tests.support.user_kernel_stand_ins import CompiledHere, StandIn, user_kernel_node
+
+_CONFIGS = [triton.Config({"BLOCK": block}, num_warps=block // 32) for block in (32, 64, 128)]
+
+
+def _source(sum_ptr, x_ptr, n, m, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(sum_ptr + at, tl.load(sum_ptr + at, mask=at < n) + x, mask=at < n)
+
+
+add_to = triton.jit(_source)
+tuned = triton.autotune(configs=_CONFIGS, key=["n"], restore_value=["sum_ptr"])(add_to)
+
+
+class _Device:
+    """A loader and timer of a device whose launches take stated times.
+
+    `costs_ms` has the time of a launch by the kernel's block; `refused` are blocks that the device
+    does not launch.
+    """
+
+    def __init__(self, costs_ms: dict[int, float], refused: Sequence[int] = ()) -> None:
+        self.costs_ms, self.refused = costs_ms, refused
+        self.block = ""
+        self.elapsed_ms = 0.0
+        self.launched: list[int] = []
+        self.seen: list[float] = []
+
+    def stands_in(self, kernel: UserKernel) -> LoadedVariant:
+        """The stand-in for a kernel: it adds like the kernel does, and takes its time."""
+        (block,) = (
+            int(str(param.value))
+            for param in kernel.params
+            if isinstance(param, FixedParam) and param.name == "BLOCK"
+        )
+
+        def add(pointers: Sequence[int], sizes: Sequence[int]) -> None:
+            n, *_, extent, _, _ = sizes
+            assert extent == -(-n // block)  # the grid of this configuration
+            total, x = (_floats(pointer, n) for pointer in pointers)
+            self.seen.append(float(total[0]))
+            self.launched.append(block)
+            self.elapsed_ms += self.costs_ms[block]
+            total += x
+
+        return LoadedVariant((), _Refusing(StandIn(add), block in self.refused))
+
+    def obstacle(self) -> str:
+        return self.block
+
+    def times_ms(
+        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+    ) -> list[float]:
+        times = []
+        for _ in range(count):
+            prepare()
+            self.elapsed_ms = 0.0
+            launch()
+            times.append(self.elapsed_ms)
+        return times
+
+
+class _Refusing:
+    """A stand-in whose launches return a status, if the device refuses them."""
+
+    def __init__(self, kernel: StandIn, is_refused: bool) -> None:
+        self._kernel, self._is_refused = kernel, is_refused
+
+    def bind(self, sizes: tuple[int, ...]) -> Callable[[int, int], LaunchCall]:
+        if self._is_refused:
+            return lambda table, stream: lambda: 9
+        return self._kernel.bind(sizes)
+
+
+class _Loader(CpuLoader):
+    """The CPU's loader with a timer, for a device of its own."""
+
+    def __init__(self, device: _Device) -> None:
+        super().__init__()
+        self._device = device
+
+    def timer(self) -> LaunchTimer:
+        return self._device
+
+    def failed(self, status: int, launch: LaunchCall, name: str) -> None:
+        raise UnavailableError(f"launch of {name}: status {status}")
+
+
+def _floats(address: int, count: int) -> np.ndarray[Any, Any]:
+    pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+    return np.ctypeslib.as_array(pointer, (count,))
+
+
+def _compiled(function: Callable[..., Any], device: _Device, **more: Any) -> CompiledHere:
+    return CompiledHere(function, stands_in=device.stands_in, loader=_Loader(device), **more)
+
+
+def _grid(n: int) -> Callable[[dict[str, int]], tuple[int]]:
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+
+
+def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = x * 2
+    tuned[_grid(x.numel())](total, y, x.numel(), 7)
+    return total
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    torch._dynamo.reset()
+    WINNERS.clear()
+    counters.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def test_the_fastest_configuration_is_launched_with_its_own_grid() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = _compiled(_added, device)
+    x, y = torch.randn(300), torch.randn(300)
+
+    torch.testing.assert_close(compiled(x, y), x * 2 + y)
+    measured = list(device.launched)
+    assert [measured.count(block) for block in (32, 64, 128)] == [3 + 6, 3 + 20 + 1, 3 + 10]
+    torch.testing.assert_close(compiled(x, y), x * 2 + y)
+    assert device.launched == [*measured, 64]
+    assert counters.snapshot()["tuning.measured"] == 1
+
+
+def test_each_measured_launch_sees_the_content_of_the_call_and_changes_only_copies() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+
+    def update(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        tuned[_grid(x.numel())](x, y, x.numel(), 7)
+        return x.sum()
+
+    x, y = torch.full((64,), 5.0), torch.ones(64)
+    total = _compiled(update, device)(x, y)
+
+    assert set(device.seen) == {5.0}
+    assert total == 6.0 * 64
+    assert torch.equal(x, torch.full((64,), 6.0))
+
+
+@pytest.mark.parametrize("stated", [{}, {"reset_to_zero": ["sum_ptr"]}])
+def test_what_is_not_restored_or_is_zeroed_gives_the_same_result(stated: dict[str, Any]) -> None:
+    kernel = triton.autotune(configs=_CONFIGS, key=["n"], **stated)(add_to)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    compiled = _compiled(function, _Device({32: 3.0, 64: 1.0, 128: 2.0}))
+    x, y = torch.randn(96), torch.randn(96)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, y), y)
+
+
+def test_another_value_of_the_key_is_measured_and_a_known_one_is_not() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = _compiled(_added, device)
+    for n in (300, 301, 77, 77):
+        x, y = torch.randn(n), torch.randn(n)
+        torch.testing.assert_close(compiled(x, y), x * 2 + y)
+    assert counters.snapshot()["tuning.measured"] == 3
+
+    torch._dynamo.reset()  # another graph of the same kernel
+    _compiled(_added, device)(torch.randn(300), torch.randn(300))
+    assert counters.snapshot()["tuning.measured"] == 3
+
+
+def test_an_argument_outside_of_the_key_is_not_measured_anew() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = _compiled(_scaled, device)
+    for m in (300, 301, 77):
+        compiled(torch.randn(64), torch.randn(64), torch.randn(m))
+
+    node = user_kernel_node(compiled.graphs[1])
+    kernel = check_node(node)[0]
+    assert [kernel.launched[n].name for n in key_arguments(node)] == ["n"]
+    assert len(compiled.graphs) == 2
+    # `m` was 300 in the first graph and varies in the second one, whose kernels differ.
+    assert counters.snapshot()["tuning.measured"] == 2
+
+
+def _scaled(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+    total = x * 2
+    tuned[_grid(x.numel())](total, y, x.numel(), z.numel())
+    return total
+
+
+def test_without_a_key_every_number_is_one() -> None:
+    kernel = triton.autotune(configs=_CONFIGS, key=[])(add_to)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    compiled = _compiled(function, _Device({32: 3.0, 64: 1.0, 128: 2.0}))
+    compiled(torch.randn(64), torch.randn(64))
+
+    node = user_kernel_node(compiled.graphs[0])
+    launched = check_node(node)[0].launched
+    assert [launched[n].name for n in key_arguments(node)] == ["n", "m"]
+
+
+def test_a_stream_that_records_gets_the_first_configuration_and_a_later_call_measures() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    device.block = "the stream records a CUDA graph"
+    compiled = _compiled(_added, device)
+    x, y = torch.randn(64), torch.randn(64)
+
+    torch.testing.assert_close(compiled(x, y), x * 2 + y)
+    assert device.launched == [32]
+    assert counters.snapshot()["tuning.not_measured.recording"] == 1
+
+    device.block = ""
+    compiled(x, y)
+    device.block = "the stream records a CUDA graph"
+    compiled(x, y)
+    assert device.launched[-1] == 64
+    assert counters.snapshot()["tuning.not_measured.recording"] == 1
+
+
+def test_the_setting_and_a_device_without_a_timer_give_the_first_configuration() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    x, y = torch.randn(64), torch.randn(64)
+    _compiled(_added, device, measures=False)(x, y)
+    torch._dynamo.reset()
+    CompiledHere(_added, stands_in=device.stands_in)(x, y)
+
+    assert device.launched == [32, 32]
+    found = counters.snapshot()
+    assert found["tuning.not_measured.setting"] == found["tuning.not_measured.device"] == 1
+
+
+def test_a_configuration_that_the_device_refuses_is_left_out() -> None:
+    device = _Device({32: 3.0, 64: 1.0, 128: 2.0}, refused=[64])
+    x, y = torch.randn(64), torch.randn(64)
+    torch.testing.assert_close(_compiled(_added, device)(x, y), x * 2 + y)
+    assert device.launched[-1] == 128
+
+    torch._dynamo.reset()
+    WINNERS.clear()
+    device.refused = [32, 64, 128]
+    with pytest.raises(UnavailableError, match=r"launch of _source: status 9"):
+        _compiled(_added, device)(x, y)
+
+
+def test_only_configurations_that_pruning_left_are_captured() -> None:
+    def prune(configs: list[Any], named_args: dict[str, Any], **kwargs: Any) -> list[Any]:
+        return [config for config in configs if config.kwargs["BLOCK"] <= named_args["n"]]
+
+    kernel = triton.autotune(
+        configs=_CONFIGS, key=["n"], prune_configs_by={"early_config_prune": prune}
+    )(add_to)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    device = _Device({32: 1.0, 64: 2.0})
+    compiled = _compiled(function, device)
+    compiled(torch.randn(100), torch.randn(100))
+
+    assert _blocks(compiled) == [32, 64]
+    assert "one of _source_" in compiled.reports[0]
+
+
+def test_constants_that_heuristics_compute_are_those_of_each_configuration() -> None:
+    kernel = triton.autotune(
+        configs=[triton.Config({}, num_warps=warps) for warps in (2, 4)], key=["n"]
+    )(triton.heuristics({"BLOCK": lambda args: 32 if args["n"] < 100 else 64})(add_to))
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    compiled = _compiled(function, _Device({64: 1.0}))
+    compiled(torch.randn(100), torch.randn(100))
+
+    node = user_kernel_node(compiled.graphs[0])
+    assert _blocks(compiled) == [64, 64]
+    assert [dict(k.options)["num_warps"] for k in check_node(node)] == [2, 4]
+    assert node.attr("grids") == ((2, 1, 1), (2, 1, 1))
+
+
+def test_equal_configurations_are_one_and_those_that_cannot_travel_are_left_out() -> None:
+    configs = [*_CONFIGS[:2], _CONFIGS[0], triton.Config({"BLOCK": 128}, num_ctas=2)]
+    kernel = triton.autotune(configs=configs, key=["n"])(add_to)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    compiled = _compiled(function, _Device({32: 1.0, 64: 2.0}))
+    compiled(torch.randn(100), torch.randn(100))
+
+    assert _blocks(compiled) == [32, 64]
+
+
+def test_too_many_configurations_are_refused_with_the_limit() -> None:
+    configs = [triton.Config({"BLOCK": 32}, num_stages=n) for n in range(129)]
+    kernel = triton.autotune(configs=configs, key=["n"])(add_to)
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        total = x * 2
+        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        return total
+
+    with pytest.raises(Exception, match="has 129 configurations; expected at most 128"):
+        _compiled(function, _Device({32: 1.0}))(torch.randn(100), torch.randn(100))
+
+
+def _blocks(compiled: CompiledHere) -> list[Arg]:
+    kernels = check_node(user_kernel_node(compiled.graphs[0]))
+    values = [{p.name: p.value for p in k.params if isinstance(p, FixedParam)} for k in kernels]
+    return [of["BLOCK"] for of in values]
+
+
+class _Script:
+    """A timer that reads the times of each launch from a list, over and over."""
+
+    def __init__(self, times_ms: dict[str, list[float]]) -> None:
+        self._times_ms, self._last = times_ms, ""
+
+    def obstacle(self) -> str:
+        return ""
+
+    def launch(self, name: str) -> Callable[[], None]:
+        def run() -> None:
+            self._last = name
+
+        return run
+
+    def times_ms(
+        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+    ) -> list[float]:
+        launch()
+        times = self._times_ms[self._last]
+        return [times[number % len(times)] for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("times_ms", "winner"),
+    [
+        ({"a": [1.0, 1.1, 1.0, 90.0], "b": [1.2, 1.2, 0.1]}, 0),  # the median, not mean or least
+        ({"a": [1.0], "b": [1.0]}, 0),
+        ({"a": [0.0], "b": [0.0]}, 0),  # below the resolution of the clock
+        ({"a": [2e3], "b": [1e3]}, 1),
+    ],
+)
+def test_the_median_decides_and_the_first_of_equals_wins(
+    times_ms: dict[str, list[float]], winner: int
+) -> None:
+    timer = _Script(times_ms)
+    launches = [timer.launch(name) for name in times_ms]
+
+    assert fastest(launches, lambda: None, timer, "kernel") == winner
