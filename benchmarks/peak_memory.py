@@ -30,11 +30,13 @@ from examples.farm import running_farm
 from examples.large_models import LARGE
 from examples.model_zoo import MODELS, model_of
 from examples.real_inputs import RealInput
+from examples.shallow_models import SHALLOW
 from kernelfarm.client.runtime import arena
 
 ARMS = ("eager", "kernelfarm", "inductor")
 MIB = 1 << 20
 _MEMORY_EVENT = "[memory]"
+_REAL_WIDTHS = SHALLOW | LARGE
 WITHOUT_TRAINING = ("llama-prefill", "llama-decode", *LARGE)
 """Models with a cache, which inference alone uses, and models whose step takes minutes here."""
 
@@ -51,8 +53,8 @@ class Measured:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [*MODELS, *LARGE]
-    parser.add_argument("--models", nargs="*", choices=names, default=list(MODELS))
+    names = [*MODELS, *SHALLOW, *LARGE]
+    parser.add_argument("--models", nargs="*", choices=names, default=[*MODELS, *SHALLOW])
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--no-inductor", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -82,7 +84,7 @@ def measure(name: str, step: str, arms: list[str], endpoint: str) -> Measured:
     found = Measured(name, step)
     for arm in arms:
         torch._dynamo.reset()
-        source = LARGE[name]() if name in LARGE else model_of(name, torch.float32)
+        source = _REAL_WIDTHS[name]() if name in _REAL_WIDTHS else model_of(name, torch.float32)
         try:
             call = _call(source, step, arm, endpoint)
             for _ in range(2):  # the first call compiles

@@ -57,6 +57,10 @@ class StepBuilder:
         self._known_layouts = {m.buffer.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
         self._dropped: list[int] = []
+        self._dropped_kinds = (
+            *(BufferKind.EXTERN, BufferKind.TEMPORARY),
+            *((BufferKind.INPUT,) if drops_inputs else ()),
+        )
         self._makers: list[MakeStep] = []
         self._guarded: list[GuardedLaunch] = []
         self._names: list[str] = []
@@ -231,6 +235,8 @@ class StepBuilder:
             form = partial(in_own_storage, shape, strides)
             found.append(self.value_index(view) if is_as_traced else self.formed(view, form))
         variants = self._program.kernels[number]
+        for view, (_, items) in zip(views, found, strict=True):
+            self._drop_formed(view, items)
         launch = UserKernelLaunch(node, variants, extents, traced_sizes, self._program)
         formed = [item for _, items in found for item in items]
         pick = picker([index for index, _ in found])
@@ -254,8 +260,7 @@ class StepBuilder:
 
     def _drop_formed(self, view: View, formed: list[Formed]) -> None:
         """Drops what is formed for this step alone, if it holds much memory."""
-        is_own = view.buffer.kind in (BufferKind.EXTERN, BufferKind.TEMPORARY)
-        if is_own and is_large(view.buffer):
+        if view.buffer.kind in self._dropped_kinds and is_large(view.buffer):
             self._dropped += [index for index, _, _ in formed]
 
     def _node(self, step: ExternCall) -> ExternNode:
