@@ -3,7 +3,7 @@
 A figure is the most bytes that a call holds at a time beside what exists before it (weights and
 inputs): intermediate results, results, for a training step also saved tensors and gradients. They
 are summed over the allocations and frees that PyTorch's profiler records, in order, for all arms
-alike. kernelfarm's arena, which later calls reuse, is freed before the measured call, so it counts.
+alike; a free counts if the call allocated the block. kernelfarm's arena, which later calls reuse, is freed before the measured call, so it counts.
 Memory that libraries allocate without PyTorch's allocator (packed weights of oneDNN, for example)
 is not recorded.
 
@@ -22,8 +22,10 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch._C._profiler import _EventType as EventType
 
 from benchmarks.machine import machine
 from examples.farm import running_farm
@@ -35,7 +37,6 @@ from kernelfarm.client.runtime import arena
 
 ARMS = ("eager", "kernelfarm", "inductor")
 MIB = 1 << 20
-_MEMORY_EVENT = "[memory]"
 _REAL_WIDTHS = SHALLOW | LARGE
 WITHOUT_TRAINING = ("llama-prefill", "llama-decode", *LARGE)
 """Models with a cache, which inference alone uses, and models whose step takes minutes here."""
@@ -124,14 +125,36 @@ def peak_of(call: Callable[[], None]) -> int:
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         call()
     results = profile.profiler.kineto_results
-    found = [event for event in results.events() if event.name() == _MEMORY_EVENT]
+    if results is None:
+        raise RuntimeError("the profiler recorded nothing; expected allocations in every call")
+    found = _allocations(results.experimental_event_tree())
     if not found:
         raise RuntimeError("the profiler recorded no allocation; expected some in every call")
+    sizes: dict[int, int] = {}
     live = peak = 0
-    for event in sorted(found, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
+    for address, size in found:
+        if size > 0:
+            sizes[address] = size
+            live += size
+            peak = max(peak, live)
+        else:
+            # For a block from before the call the profiler may state the size of an older one.
+            live -= sizes.pop(address, 0)
     return peak
+
+
+def _allocations(roots: list[Any]) -> list[tuple[int, int]]:
+    """Address and bytes of each allocation in order; a free has negative bytes."""
+    found = []
+    open_events = list(roots)
+    while open_events:
+        event = open_events.pop()
+        open_events += event.children
+        if event.tag == EventType.Allocation:
+            facts = event.extra_fields
+            found.append((event.start_time_ns, facts.ptr, facts.alloc_size))
+    found.sort(key=lambda allocation: allocation[0])
+    return [(address, size) for _, address, size in found]
 
 
 def _ratios(rows: list[Measured], step: str, peer: str) -> list[float]:

@@ -17,8 +17,6 @@ from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.ir.program_ir import BufferKind
 
-REUSED_BUFFERS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
-"""Buffers whose memory later calls reuse: a result in them is returned as a copy."""
 
 
 class ProgramOutputs:
@@ -48,7 +46,8 @@ class ProgramOutputs:
 
 def _form(result: OutputLayout, view: View) -> Form | None:
     """How a view is converted before it is returned; None if it is returned as it is."""
-    if view.buffer.kind in REUSED_BUFFERS:
+    # Later calls reuse the memory of these.
+    if view.buffer.is_in_arena or view.buffer.kind is BufferKind.CONSTANT:
         return lambda tensor: _in_layout(tensor.clone(), result)
     if view.shape == result.shape and view.strides == result.strides:
         return None

@@ -26,7 +26,7 @@ from kernelfarm.client.runtime.extern_steps import (
 )
 from kernelfarm.client.runtime.guarded_launch import GuardedLaunch, common_alignment
 from kernelfarm.client.runtime.inputs import input_layouts
-from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, OutputBuffer
+from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, MadeBuffer
 from kernelfarm.client.runtime.picks import Form, Formed, picker
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
@@ -83,7 +83,7 @@ class StepBuilder:
     def value_index(self, view: View) -> tuple[int, list[Formed]]:
         """The index of a view among a call's values, and what must be formed first."""
         index = view.buffer.index
-        if view.buffer.kind is BufferKind.TEMPORARY:
+        if view.buffer.is_in_arena:
             return self._arena_index(view), []
         known = self._known_layouts.get(index)
         if known is not None and view.is_whole(*known):
@@ -102,11 +102,11 @@ class StepBuilder:
         made = self.new_value()
         return made, [*first, (made, index, form)]
 
-    def _making(self, output: OutputBuffer) -> MakeStep:
-        """A step that allocates an output."""
+    def _making(self, made: MadeBuffer) -> MakeStep:
+        """A step that allocates an output, or a temporary that is apart."""
         device = self._program.captured.device
-        make = maker(output.shape, output.strides, output.buffer.dtype, device)
-        index = output.buffer.index
+        make = maker(made.shape, made.strides, made.buffer.dtype, device)
+        index = made.buffer.index
         table_indices = self._layout.table.table_indices.get(index, [])
 
         def bound(state: CallState) -> Step:
