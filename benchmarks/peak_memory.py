@@ -22,10 +22,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch._C._profiler import _EventType as EventType
 
 from benchmarks.machine import machine
 from examples.farm import running_farm
@@ -34,6 +32,7 @@ from examples.model_zoo import MODELS, model_of
 from examples.real_inputs import RealInput
 from examples.shallow_models import SHALLOW
 from kernelfarm.client.runtime import arena
+from tests.support.allocations import peak_of
 
 ARMS = ("eager", "kernelfarm", "inductor")
 MIB = 1 << 20
@@ -117,44 +116,6 @@ def _call(source: RealInput, step: str, arm: str, endpoint: str) -> Callable[[],
         function(*source.args).float().pow(2).mean().backward()
 
     return train if step == "training" else infer
-
-
-def peak_of(call: Callable[[], None]) -> int:
-    """The most bytes that a call holds at a time beside what exists before it."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        call()
-    results = profile.profiler.kineto_results
-    if results is None:
-        raise RuntimeError("the profiler recorded nothing; expected allocations in every call")
-    found = _allocations(results.experimental_event_tree())
-    if not found:
-        raise RuntimeError("the profiler recorded no allocation; expected some in every call")
-    sizes: dict[int, int] = {}
-    live = peak = 0
-    for address, size in found:
-        if size > 0:
-            sizes[address] = size
-            live += size
-            peak = max(peak, live)
-        else:
-            # For a block from before the call the profiler may state the size of an older one.
-            live -= sizes.pop(address, 0)
-    return peak
-
-
-def _allocations(roots: list[Any]) -> list[tuple[int, int]]:
-    """Address and bytes of each allocation in order; a free has negative bytes."""
-    found = []
-    open_events = list(roots)
-    while open_events:
-        event = open_events.pop()
-        open_events += event.children
-        if event.tag == EventType.Allocation:
-            facts = event.extra_fields
-            found.append((event.start_time_ns, facts.ptr, facts.alloc_size))
-    found.sort(key=lambda allocation: allocation[0])
-    return [(address, size) for _, address, size in found]
 
 
 def _ratios(rows: list[Measured], step: str, peer: str) -> list[float]:

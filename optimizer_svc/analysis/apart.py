@@ -22,13 +22,15 @@ MAX_APART = 256
 """The number of temporaries that are apart at most: each costs a call some microseconds."""
 
 
-def choose_apart(plan: Plan, sizes: Mapping[str, int]) -> frozenset[str]:
-    """The names of the temporaries that should be apart, for likely sizes.
+def choose_apart(
+    plan: Plan, sizes: Mapping[str, int], least_bytes: int = MIN_BYTES
+) -> frozenset[str]:
+    """The names of the temporaries of at least so many bytes that should be apart.
 
     The largest one at the step at which the arena is fullest is taken out of the arena, until the
     peak is near its lower bound.
     """
-    work = _Choice(plan, sizes)
+    work = _Choice(plan, sizes, least_bytes)
     before = work.peak_bytes
     found: set[str] = set()
     while work.peak_bytes > work.limit_bytes and len(found) < MAX_APART:
@@ -44,7 +46,7 @@ def choose_apart(plan: Plan, sizes: Mapping[str, int]) -> frozenset[str]:
 class _Choice:
     """The memory of a call at each step, in the arena and beside it."""
 
-    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
+    def __init__(self, plan: Plan, sizes: Mapping[str, int], least_bytes: int) -> None:
         self._live = live = LiveBytes(plan, sizes)
         temporaries = [b for b in plan.buffers if b.kind is BufferKind.TEMPORARY]
         made = (BufferKind.EXTERN, BufferKind.OUTPUT)
@@ -53,7 +55,7 @@ class _Choice:
         self._beside = live.of(b for b in plan.buffers if b.kind in made)
         least = max(map(add, self._arena, self._beside))
         self.limit_bytes = least + least // TOLERANCE
-        self._candidates = [b for b in temporaries if live.size(b) >= MIN_BYTES]
+        self._candidates = [b for b in temporaries if live.size(b) >= least_bytes]
 
     @property
     def peak_bytes(self) -> int:

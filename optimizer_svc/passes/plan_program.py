@@ -61,11 +61,11 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
         outputs=outputs,
     )
     apart = choose_apart(plan, likely_sizes(chosen.facts.graph.symbols))
-    return Program(built.kernels, _with_arena(plan, apart), users.kernels)
+    return Program(built.kernels, place_temporaries(plan, apart), users.kernels)
 
 
-def _with_arena(plan: Plan, apart: frozenset[str]) -> Plan:
-    """The plan with an arena, in which temporaries that are apart lie behind the others."""
+def place_temporaries(plan: Plan, apart: frozenset[str]) -> Plan:
+    """The plan with offsets of its temporaries; those that are apart lie behind the others."""
     uses = buffer_uses(plan)
     lives: tuple[list[Lifetime], list[Lifetime]] = [], []
     for number, b in enumerate(plan.buffers):
