@@ -98,7 +98,7 @@ def _of_group_norm(write: _Writer, norm: fx.Node, mean: fx.Node, rstd: fx.Node) 
     batch, channels, *pixels = write.shape(x)
     ones = [1] * (1 + len(pixels))
     mean, rstd = (write.view(part, [batch, groups, *ones]) for part in (mean, rstd))
-    grouped = write.view(x, [batch, groups, channels // groups, *pixels])
+    grouped = write.view(x, [batch, groups, -1, *pixels])
     result = write.normalized(grouped, mean, rstd)
     return write.scaled(write.view(result, [batch, channels, *pixels]), norm)
 

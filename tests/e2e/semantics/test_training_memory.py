@@ -102,6 +102,18 @@ def test_results_of_norms_are_not_saved(norm, layout):
     assert peak_of(lambda: fast(x)) < 9.5 * image
 
 
+def test_norms_of_images_of_varying_sizes_have_eager_s_gradients():
+    model = normalized(nn.GroupNorm(4, 32))
+    theirs = copy.deepcopy(model)
+    fast = compiled(model, dynamic=True)
+    for pixels in (16, 24):
+        x = numbers(pixels // 8, 32, pixels, pixels + 1)
+        for called in (fast, theirs):
+            called(x).sin().mean().backward()
+    for mine, other in zip(model.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, other.grad, rtol=1e-3, atol=1e-6)
+
+
 def test_a_retained_graph_gives_equal_gradients_again():
     x = numbers(64, WIDTH)
     model = layers(3)
