@@ -3,9 +3,9 @@
 A figure is the most bytes that a call holds at a time beside what exists before it (weights and
 inputs): intermediate results, results, for a training step also saved tensors and gradients. They
 are summed over the allocations and frees that PyTorch's profiler records, in order, for all arms
-alike; a free counts if the call allocated the block. kernelfarm's arena, which later calls reuse, is freed before the measured call, so it counts.
-Memory that libraries allocate without PyTorch's allocator (packed weights of oneDNN, for example)
-is not recorded.
+alike; a free counts if the call allocated the block. kernelfarm's arena, which later calls reuse,
+is freed before the measured call, so it counts. Memory that libraries allocate without PyTorch's
+allocator (packed weights of oneDNN, for example) is not recorded.
 
 Usage: python -m benchmarks.peak_memory [--models NAME ...] [--no-training] [--no-inductor]
            [--json FILE]

@@ -1,4 +1,4 @@
-"""Counts the bytes that calls hold, by the allocations and frees that PyTorch's profiler records."""
+"""The bytes that calls hold, by the allocations and frees that PyTorch's profiler records."""
 
 from __future__ import annotations
 

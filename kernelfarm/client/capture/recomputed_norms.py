@@ -28,14 +28,16 @@ def recompute_norms(joint: fx.GraphModule) -> None:
     for target, computed in _COMPUTED.items():
         for norm in joint.graph.find_nodes(op="call_function", target=target):
             parts = {user.args[1]: user for user in norm.users if user.target is operator.getitem}
-            result, *statistics = (parts.get(number) for number in range(3))
-            readers = [user for user in result.users if user in backward] if result else []
+            if not parts.keys() >= {0, 1, 2}:
+                continue
+            result, mean, rstd = (parts[number] for number in range(3))
+            readers = [user for user in result.users if user in backward]
             if not readers or not all(map(_is_pointwise, readers)):
                 continue
-            if None in statistics or any(_value(s).dtype not in _WIDE for s in statistics):
+            if _value(mean).dtype not in _WIDE:  # too coarse: the result would be another one
                 continue
             with joint.graph.inserting_before(max(parts.values()).next):
-                made = computed(_Writer(joint.graph), norm, *statistics)
+                made = computed(_Writer(joint.graph), norm, mean, rstd)
             for reader in readers:
                 reader.replace_input_with(result, made)
 
@@ -51,7 +53,9 @@ def _backward_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _is_pointwise(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    return (
+        isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
+    )
 
 
 class _Writer:
@@ -94,7 +98,7 @@ class _Writer:
 
 
 def _of_group_norm(write: _Writer, norm: fx.Node, mean: fx.Node, rstd: fx.Node) -> fx.Node:
-    x, groups = norm.args[0], norm.args[6]
+    x, groups = norm.all_input_nodes[0], norm.args[6]
     batch, channels, *pixels = write.shape(x)
     ones = [1] * (1 + len(pixels))
     mean, rstd = (write.view(part, [batch, groups, *ones]) for part in (mean, rstd))
@@ -104,7 +108,7 @@ def _of_group_norm(write: _Writer, norm: fx.Node, mean: fx.Node, rstd: fx.Node) 
 
 
 def _of_batch_norm(write: _Writer, norm: fx.Node, mean: fx.Node, rstd: fx.Node) -> fx.Node:
-    x = norm.args[0]
+    x = norm.all_input_nodes[0]
     ones = [1] * (_value(x).dim() - 2)
     mean, rstd = (write.view(part, [-1, *ones]) for part in (mean, rstd))
     return write.scaled(write.normalized(x, mean, rstd), norm)

@@ -18,7 +18,6 @@ from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.ir.program_ir import BufferKind
 
 
-
 class ProgramOutputs:
     """Reads a program's outputs from the values of a call; those of `unread` are None."""
 

@@ -36,9 +36,7 @@ def results_beside(sizes: Sequence[IntLike], late: int) -> Graph:
     (y,) = make.add_extern("aten.mm.default", 0, operands, [small], is_contraction=True)
     found = [y]
     for number in range(late):
-        (z,) = make.add_extern(
-            "aten.mm.default", number + 1, [y, x], [kind], is_contraction=True
-        )
+        (z,) = make.add_extern("aten.mm.default", number + 1, [y, x], [kind], is_contraction=True)
         found.append(z)
     return make.returning(*found)
 
