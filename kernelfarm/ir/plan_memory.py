@@ -115,3 +115,12 @@ class LiveBytes:
                 changes[first] += self.size(buffer)
                 changes[last + 1] -= self.size(buffer)
         return list(accumulate(changes[: self.count]))
+
+    def until_last_use(self, buffers: Iterable[Buffer]) -> list[int]:
+        """By step, the sum of the buffers that this or a later step uses."""
+        changes = [0] * (self.count + 1)
+        for buffer in buffers:
+            if buffer.name in self._uses:
+                changes[0] += self.size(buffer)
+                changes[self.life(buffer)[1] + 1] -= self.size(buffer)
+        return list(accumulate(changes[: self.count]))

@@ -8,7 +8,7 @@ them that is allocated for its own life lowers the peak, and costs a call an all
 from __future__ import annotations
 
 from collections.abc import Mapping
-from operator import add
+from operator import add, le
 
 from kernelfarm.ir.plan_memory import LiveBytes
 from kernelfarm.ir.program_ir import Buffer, BufferKind, Plan
@@ -16,8 +16,8 @@ from kernelfarm.ir.work_budget import spend
 
 MIN_BYTES = 1 << 16
 """Judgement: a smaller temporary saves less than its allocation costs."""
-TOLERANCE = 16
-"""The peak may exceed its lower bound by one part of so many."""
+TOLERANCE = 32
+"""A peak may exceed its lower bound by one part of so many."""
 MAX_APART = 256
 """The number of temporaries that are apart at most: each costs a call some microseconds."""
 
@@ -31,36 +31,51 @@ def choose_apart(
     peak is near its lower bound.
     """
     work = _Choice(plan, sizes, least_bytes)
-    before = work.peak_bytes
+    before = work.peaks
     found: set[str] = set()
-    while work.peak_bytes > work.limit_bytes and len(found) < MAX_APART:
+    while not work.is_near_bound and len(found) < MAX_APART:
         buffer = work.largest()
         if buffer is None:
             break
         work.take_out(buffer)
         found.add(buffer.name)
-    is_better = work.peak_bytes < before - before // TOLERANCE
+    is_better = any(
+        new < old - old // TOLERANCE for new, old in zip(work.peaks, before, strict=True)
+    )
     return frozenset(found) if is_better else frozenset()
 
 
 class _Choice:
-    """The memory of a call at each step, in the arena and beside it."""
+    """The memory of a call at each step: in the arena, and beside it.
+
+    A backward call drops its inputs after their last uses, others keep them. So there are two
+    states of the memory beside the arena: without the inputs, and with each until its last use.
+    """
 
     def __init__(self, plan: Plan, sizes: Mapping[str, int], least_bytes: int) -> None:
         self._live = live = LiveBytes(plan, sizes)
         temporaries = [b for b in plan.buffers if b.kind is BufferKind.TEMPORARY]
-        made = (BufferKind.EXTERN, BufferKind.OUTPUT)
         spend(len(plan.buffers) + live.count)
+        made = live.of(b for b in plan.buffers if b.kind in (BufferKind.EXTERN, BufferKind.OUTPUT))
+        inputs = live.until_last_use(b for b in plan.buffers if b.kind is BufferKind.INPUT)
         self._arena = live.of(temporaries)
-        self._beside = live.of(b for b in plan.buffers if b.kind in made)
-        least = max(map(add, self._arena, self._beside))
-        self.limit_bytes = least + least // TOLERANCE
+        self._beside = made, list(map(add, made, inputs))
+        self._limits = [self._limit(beside) for beside in self._beside]
         self._candidates = [b for b in temporaries if live.size(b) >= least_bytes]
 
+    def _limit(self, beside: list[int]) -> int:
+        least = max(map(add, self._arena, beside))
+        return least + least // TOLERANCE
+
     @property
-    def peak_bytes(self) -> int:
-        """The bytes of a call if the arena is as small as its temporaries allow."""
-        return max(self._arena) + max(self._beside)
+    def is_near_bound(self) -> bool:
+        """True if no peak exceeds its lower bound by more than the tolerance."""
+        return all(map(le, self.peaks, self._limits))
+
+    @property
+    def peaks(self) -> list[int]:
+        """The bytes of a call in both states, if the arena is as small as temporaries allow."""
+        return [max(self._arena) + max(beside) for beside in self._beside]
 
     def largest(self) -> Buffer | None:
         """The largest candidate in the arena at the step at which it is fullest."""
@@ -81,4 +96,5 @@ class _Choice:
         spend(last - first)
         for step in range(first, last + 1):
             self._arena[step] -= size
-            self._beside[step] += size
+            for beside in self._beside:
+                beside[step] += size

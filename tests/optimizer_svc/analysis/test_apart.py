@@ -50,6 +50,19 @@ def test_a_temporary_that_ends_before_the_peak_is_apart() -> None:
     assert found.peak_bytes == found.least_bytes
 
 
+def test_inputs_that_end_early_count_until_their_last_use() -> None:
+    make = Maker()
+    kind, small = tensor_with_strides(WIDE, WIDE), tensor_with_strides(4, 4)
+    given = [make.add_input(kind) for _ in range(8)]
+    x = make.add_input(small)
+    (y,) = make.add_extern("aten.mm.default", 0, [*given, x], [small], is_contraction=True)
+    row = make.add("sum", y, dims=(0,))
+    wide = make.add("exp", make.spread(row, (1,), WIDE * WIDE // 4, 4))
+    (z,) = make.add_extern("aten.mm.default", 1, [wide, x], [small], is_contraction=True)
+    # A backward call holds its inputs at the first step, and the temporary later.
+    assert len(apart(program_of(make.returning(z)).plan)) == 1
+
+
 def test_a_temporary_of_the_peak_stays_in_the_arena() -> None:
     make = Maker()
     x = make.add_input(tensor_with_strides(WIDE, WIDE))
