@@ -64,7 +64,7 @@ class _Choice:
         self._candidates = [b for b in temporaries if live.size(b) >= least_bytes]
 
     def _limit(self, beside: list[int]) -> int:
-        least = max(map(add, self._arena, beside))
+        least: int = max(map(add, self._arena, beside))
         return least + least // TOLERANCE
 
     @property
