@@ -3,9 +3,9 @@
 A figure is the most bytes that a call holds at a time beside what exists before it (weights and
 inputs): intermediate results, results, for a training step also saved tensors and gradients. They
 are summed over the allocations and frees that PyTorch's profiler records, in order, for all arms
-alike. kernelfarm's arena, which later calls reuse, is freed before the measured call, so it counts.
-Memory that libraries allocate without PyTorch's allocator (packed weights of oneDNN, for example)
-is not recorded.
+alike; a free counts if the call allocated the block. kernelfarm's arena, which later calls reuse,
+is freed before the measured call, so it counts. Memory that libraries allocate without PyTorch's
+allocator (packed weights of oneDNN, for example) is not recorded.
 
 Usage: python -m benchmarks.peak_memory [--models NAME ...] [--no-training] [--no-inductor]
            [--json FILE]
@@ -30,11 +30,13 @@ from examples.farm import running_farm
 from examples.large_models import LARGE
 from examples.model_zoo import MODELS, model_of
 from examples.real_inputs import RealInput
+from examples.shallow_models import SHALLOW
 from kernelfarm.client.runtime import arena
+from tests.support.allocations import peak_of
 
 ARMS = ("eager", "kernelfarm", "inductor")
 MIB = 1 << 20
-_MEMORY_EVENT = "[memory]"
+_REAL_WIDTHS = SHALLOW | LARGE
 WITHOUT_TRAINING = ("llama-prefill", "llama-decode", *LARGE)
 """Models with a cache, which inference alone uses, and models whose step takes minutes here."""
 
@@ -51,8 +53,8 @@ class Measured:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    names = [*MODELS, *LARGE]
-    parser.add_argument("--models", nargs="*", choices=names, default=list(MODELS))
+    names = [*MODELS, *SHALLOW, *LARGE]
+    parser.add_argument("--models", nargs="*", choices=names, default=[*MODELS, *SHALLOW])
     parser.add_argument("--no-training", action="store_true")
     parser.add_argument("--no-inductor", action="store_true")
     parser.add_argument("--json", type=Path)
@@ -82,7 +84,7 @@ def measure(name: str, step: str, arms: list[str], endpoint: str) -> Measured:
     found = Measured(name, step)
     for arm in arms:
         torch._dynamo.reset()
-        source = LARGE[name]() if name in LARGE else model_of(name, torch.float32)
+        source = _REAL_WIDTHS[name]() if name in _REAL_WIDTHS else model_of(name, torch.float32)
         try:
             call = _call(source, step, arm, endpoint)
             for _ in range(2):  # the first call compiles
@@ -114,22 +116,6 @@ def _call(source: RealInput, step: str, arm: str, endpoint: str) -> Callable[[],
         function(*source.args).float().pow(2).mean().backward()
 
     return train if step == "training" else infer
-
-
-def peak_of(call: Callable[[], None]) -> int:
-    """The most bytes that a call holds at a time beside what exists before it."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        call()
-    results = profile.profiler.kineto_results
-    found = [event for event in results.events() if event.name() == _MEMORY_EVENT]
-    if not found:
-        raise RuntimeError("the profiler recorded no allocation; expected some in every call")
-    live = peak = 0
-    for event in sorted(found, key=lambda event: event.start_ns()):
-        live += event.nbytes()
-        peak = max(peak, live)
-    return peak
 
 
 def _ratios(rows: list[Measured], step: str, peer: str) -> list[float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from kernelfarm.ir.program_ir import Buffer, BufferKind, DrawSeeds, Launch, Plan, Step, TensorView
 
@@ -12,16 +13,18 @@ from kernelfarm.ir.program_ir import Buffer, BufferKind, DrawSeeds, Launch, Plan
 class PlanMemory:
     """What a call allocates, for one assignment of the sizes.
 
-    The arena exists from the start of a call, an output from its first use, an extern result from
-    its step to its last use. `peak_bytes` is what all of them take at `peak_step`, where they take
-    most; `output_bytes` and `extern_bytes` are the outputs and extern results of that step.
-    `least_arena_bytes` and `least_bytes` are lower bounds of arena and peak for this order of
-    steps: no arena is smaller than the temporaries that are alive at one step.
+    The arena exists from the start of a call, an output from its first use, an extern result and a
+    temporary that is apart from the first to the last use. `peak_bytes` is what all of them take at
+    `peak_step`, where they take most; `output_bytes`, `extern_bytes` and `apart_bytes` are the
+    outputs, extern results and temporaries that are apart of that step. `least_arena_bytes` and
+    `least_bytes` are lower bounds of arena and peak for this order of steps: no arena is smaller
+    than the temporaries in it that are alive at one step.
     """
 
     arena_bytes: int
     output_bytes: int
     extern_bytes: int
+    apart_bytes: int
     peak_step: int
     least_arena_bytes: int
     least_bytes: int
@@ -29,26 +32,38 @@ class PlanMemory:
     @property
     def peak_bytes(self) -> int:
         """The most bytes that a call takes at a time."""
-        return self.arena_bytes + self.output_bytes + self.extern_bytes
+        return self.arena_bytes + self.output_bytes + self.extern_bytes + self.apart_bytes
 
 
 def plan_memory(plan: Plan, sizes: Mapping[str, int]) -> PlanMemory:
     """The memory of a plan for values of its size symbols."""
-    uses = buffer_uses(plan)
-    count = len(plan.steps) + 1
-    temporary = _live_bytes(plan, uses, sizes, (BufferKind.TEMPORARY, count))
-    extern = _live_bytes(plan, uses, sizes, (BufferKind.EXTERN, count))
-    output = _live_bytes(plan, uses, sizes, (BufferKind.OUTPUT, count))
-    apart = [e + o for e, o in zip(extern, output, strict=True)]
-    peak_step = max(range(count), key=apart.__getitem__)
+    live = LiveBytes(plan, sizes)
+    temporaries = [b for b in plan.buffers if b.kind is BufferKind.TEMPORARY]
+    temporary = live.of([b for b in temporaries if not b.is_apart])
+    apart = live.of([b for b in temporaries if b.is_apart])
+    extern = live.of([b for b in plan.buffers if b.kind is BufferKind.EXTERN])
+    output = live.of([b for b in plan.buffers if b.kind is BufferKind.OUTPUT])
+    beside = [sum(kinds) for kinds in zip(apart, extern, output, strict=True)]
+    peak_step = max(range(len(beside)), key=beside.__getitem__)
     return PlanMemory(
-        arena_bytes=plan.arena_bytes.evaluate(sizes),
+        arena_bytes=arena_bytes(plan, sizes),
         output_bytes=output[peak_step],
         extern_bytes=extern[peak_step],
+        apart_bytes=apart[peak_step],
         peak_step=peak_step,
         least_arena_bytes=max(temporary),
-        least_bytes=max(t + a for t, a in zip(temporary, apart, strict=True)),
+        least_bytes=max(t + b for t, b in zip(temporary, beside, strict=True)),
     )
+
+
+def arena_bytes(plan: Plan, sizes: Mapping[str, int]) -> int:
+    """The bytes of the arena for a client that gives temporaries that are apart their own memory.
+
+    These lie behind all others, so that the arena ends where the first of them begins.
+    """
+    apart = (b.offset_bytes for b in plan.buffers if b.is_apart)
+    begins = (offset.evaluate(sizes) for offset in apart if offset is not None)
+    return min([plan.arena_bytes.evaluate(sizes), *begins])
 
 
 def buffer_uses(plan: Plan) -> dict[str, tuple[int, int]]:
@@ -74,27 +89,38 @@ def buffers_of(step: Step) -> tuple[str, ...]:
     return tuple(view.buffer for view in (*step.args, *step.results) if view is not None)
 
 
-def _live_bytes(
-    plan: Plan,
-    uses: Mapping[str, tuple[int, int]],
-    sizes: Mapping[str, int],
-    of: tuple[BufferKind, int],
-) -> list[int]:
-    """The bytes of the buffers of a kind that are alive at each step."""
-    kind, count = of
-    changes = [0] * (count + 1)
-    for buffer in plan.buffers:
-        if buffer.kind is kind and buffer.name in uses:
-            first, last = uses[buffer.name]
-            last = count - 1 if kind is BufferKind.OUTPUT else last
-            changes[first] += _bytes(buffer, sizes)
-            changes[last + 1] -= _bytes(buffer, sizes)
-    live, found = 0, []
-    for change in changes[:count]:
-        live += change
-        found.append(live)
-    return found
+class LiveBytes:
+    """The bytes of buffers that are alive at each step of a plan, and behind the last one."""
 
+    def __init__(self, plan: Plan, sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._uses = buffer_uses(plan)
+        self.count = len(plan.steps) + 1
 
-def _bytes(buffer: Buffer, sizes: Mapping[str, int]) -> int:
-    return buffer.size_elems.evaluate(sizes) * buffer.dtype.itemsize_bytes
+    def life(self, buffer: Buffer) -> tuple[int, int]:
+        """The first and the last step at which a buffer that is used has memory."""
+        first, last = self._uses[buffer.name]
+        return first, self.count - 1 if buffer.kind is BufferKind.OUTPUT else last
+
+    def size(self, buffer: Buffer) -> int:
+        """The bytes of a buffer."""
+        return buffer.size_elems.evaluate(self._sizes) * buffer.dtype.itemsize_bytes
+
+    def of(self, buffers: Iterable[Buffer]) -> list[int]:
+        """By step, the sum of the buffers that are alive."""
+        changes = [0] * (self.count + 1)
+        for buffer in buffers:
+            if buffer.name in self._uses:
+                first, last = self.life(buffer)
+                changes[first] += self.size(buffer)
+                changes[last + 1] -= self.size(buffer)
+        return list(accumulate(changes[: self.count]))
+
+    def until_last_use(self, buffers: Iterable[Buffer]) -> list[int]:
+        """By step, the sum of the buffers that this or a later step uses."""
+        changes = [0] * (self.count + 1)
+        for buffer in buffers:
+            if buffer.name in self._uses:
+                changes[0] += self.size(buffer)
+                changes[self.life(buffer)[1] + 1] -= self.size(buffer)
+        return list(accumulate(changes[: self.count]))

@@ -49,7 +49,9 @@ class Buffer:
     """Storage of a plan, by name.
 
     `position` is for inputs, outputs and constants, `offset_bytes` for temporaries. An input is
-    only read, unless an output is a view of it; that output then updates the input.
+    only read, unless an output is a view of it; that output then updates the input. A temporary
+    that `is_apart` may have memory of its own from its first to its last use, instead of its bytes
+    of the arena, which are behind those of all other temporaries.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Buffer:
     size_elems: Expr
     position: int = 0
     offset_bytes: Expr | None = None
+    is_apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,35 +25,35 @@ _sym_db = _symbol_database.Default()
 from kernelfarm.v1 import graph_pb2 as kernelfarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kernelfarm/v1/plan.proto\x12\rkernelfarm.v1\x1a\x19kernelfarm/v1/graph.proto\";\n\x0cSymbolSource\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\r\x12\x0c\n\x04\x61xis\x18\x03 \x01(\x05\"\xca\x01\n\x06\x42uffer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.kernelfarm.v1.BufferKind\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\'\n\nsize_elems\x18\x04 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x0coffset_bytes\x18\x06 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"\xb6\x01\n\nTensorView\x12\x0e\n\x06\x62uffer\x18\x01 \x01(\t\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\"\n\x05sizes\x18\x03 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12$\n\x07strides\x18\x04 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12)\n\x0coffset_elems\x18\x05 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"Q\n\nLaunchStep\x12\x0e\n\x06kernel\x18\x01 \x01(\r\x12\x0f\n\x07\x62uffers\x18\x02 \x03(\t\x12\"\n\x05sizes\x18\x03 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\"5\n\x0cKernelChoice\x12\x0e\n\x06kernel\x18\x01 \x01(\r\x12\x15\n\rconfiguration\x18\x02 \x01(\r\"\xcf\x01\n\nExternStep\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\n\n\x02op\x18\x02 \x01(\t\x12\'\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x19.kernelfarm.v1.TensorView\x12*\n\x07results\x18\x04 \x03(\x0b\x32\x19.kernelfarm.v1.TensorView\x12\x16\n\x0eis_contraction\x18\x05 \x01(\x08\x12,\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x1b.kernelfarm.v1.KernelChoiceJ\x04\x08\x06\x10\x07R\x06kernel\" \n\rDrawSeedsStep\x12\x0f\n\x07\x62uffers\x18\x01 \x03(\t\"\xa1\x01\n\x04Step\x12+\n\x06launch\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.LaunchStepH\x00\x12\x30\n\x0b\x65xtern_call\x18\x02 \x01(\x0b\x32\x19.kernelfarm.v1.ExternStepH\x00\x12\x32\n\ndraw_seeds\x18\x03 \x01(\x0b\x32\x1c.kernelfarm.v1.DrawSeedsStepH\x00\x42\x06\n\x04\x66orm\"\x8d\x01\n\x06Output\x12)\n\x04view\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.TensorViewH\x00\x12&\n\x07integer\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.ExprH\x00\x12(\n\x04none\x18\x03 \x01(\x0b\x32\x18.kernelfarm.v1.NoneValueH\x00\x42\x06\n\x04\x66orm\"&\n\tKernelRef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xc1\x02\n\x04Plan\x12\x13\n\x0b\x61\x62i_version\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\t\x12,\n\x07symbols\x18\x03 \x03(\x0b\x32\x1b.kernelfarm.v1.SymbolSource\x12&\n\x07\x62uffers\x18\x04 \x03(\x0b\x32\x15.kernelfarm.v1.Buffer\x12(\n\x0b\x61rena_bytes\x18\x05 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x1d\n\x15\x61rena_alignment_bytes\x18\x06 \x01(\r\x12)\n\x07kernels\x18\x07 \x03(\x0b\x32\x18.kernelfarm.v1.KernelRef\x12\"\n\x05steps\x18\x08 \x03(\x0b\x32\x13.kernelfarm.v1.Step\x12&\n\x07outputs\x18\t \x03(\x0b\x32\x15.kernelfarm.v1.Output*\xa5\x01\n\nBufferKind\x12\x1b\n\x17\x42UFFER_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UFFER_KIND_INPUT\x10\x01\x12\x16\n\x12\x42UFFER_KIND_OUTPUT\x10\x02\x12\x19\n\x15\x42UFFER_KIND_TEMPORARY\x10\x03\x12\x16\n\x12\x42UFFER_KIND_EXTERN\x10\x04\x12\x18\n\x14\x42UFFER_KIND_CONSTANT\x10\x05\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kernelfarm/v1/plan.proto\x12\rkernelfarm.v1\x1a\x19kernelfarm/v1/graph.proto\";\n\x0cSymbolSource\x12\x0e\n\x06symbol\x18\x01 \x01(\t\x12\r\n\x05input\x18\x02 \x01(\r\x12\x0c\n\x04\x61xis\x18\x03 \x01(\x05\"\xdc\x01\n\x06\x42uffer\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04kind\x18\x02 \x01(\x0e\x32\x19.kernelfarm.v1.BufferKind\x12#\n\x05\x64type\x18\x03 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\'\n\nsize_elems\x18\x04 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x10\n\x08position\x18\x05 \x01(\r\x12)\n\x0coffset_bytes\x18\x06 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x10\n\x08is_apart\x18\x07 \x01(\x08\"\xb6\x01\n\nTensorView\x12\x0e\n\x06\x62uffer\x18\x01 \x01(\t\x12#\n\x05\x64type\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\"\n\x05sizes\x18\x03 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12$\n\x07strides\x18\x04 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\x12)\n\x0coffset_elems\x18\x05 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\"Q\n\nLaunchStep\x12\x0e\n\x06kernel\x18\x01 \x01(\r\x12\x0f\n\x07\x62uffers\x18\x02 \x03(\t\x12\"\n\x05sizes\x18\x03 \x03(\x0b\x32\x13.kernelfarm.v1.Expr\"5\n\x0cKernelChoice\x12\x0e\n\x06kernel\x18\x01 \x01(\r\x12\x15\n\rconfiguration\x18\x02 \x01(\r\"\xcf\x01\n\nExternStep\x12\x0c\n\x04node\x18\x01 \x01(\r\x12\n\n\x02op\x18\x02 \x01(\t\x12\'\n\x04\x61rgs\x18\x03 \x03(\x0b\x32\x19.kernelfarm.v1.TensorView\x12*\n\x07results\x18\x04 \x03(\x0b\x32\x19.kernelfarm.v1.TensorView\x12\x16\n\x0eis_contraction\x18\x05 \x01(\x08\x12,\n\x07\x63hoices\x18\x07 \x03(\x0b\x32\x1b.kernelfarm.v1.KernelChoiceJ\x04\x08\x06\x10\x07R\x06kernel\" \n\rDrawSeedsStep\x12\x0f\n\x07\x62uffers\x18\x01 \x03(\t\"\xa1\x01\n\x04Step\x12+\n\x06launch\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.LaunchStepH\x00\x12\x30\n\x0b\x65xtern_call\x18\x02 \x01(\x0b\x32\x19.kernelfarm.v1.ExternStepH\x00\x12\x32\n\ndraw_seeds\x18\x03 \x01(\x0b\x32\x1c.kernelfarm.v1.DrawSeedsStepH\x00\x42\x06\n\x04\x66orm\"\x8d\x01\n\x06Output\x12)\n\x04view\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.TensorViewH\x00\x12&\n\x07integer\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.ExprH\x00\x12(\n\x04none\x18\x03 \x01(\x0b\x32\x18.kernelfarm.v1.NoneValueH\x00\x42\x06\n\x04\x66orm\"&\n\tKernelRef\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\"\xc1\x02\n\x04Plan\x12\x13\n\x0b\x61\x62i_version\x18\x01 \x01(\r\x12\x0e\n\x06target\x18\x02 \x01(\t\x12,\n\x07symbols\x18\x03 \x03(\x0b\x32\x1b.kernelfarm.v1.SymbolSource\x12&\n\x07\x62uffers\x18\x04 \x03(\x0b\x32\x15.kernelfarm.v1.Buffer\x12(\n\x0b\x61rena_bytes\x18\x05 \x01(\x0b\x32\x13.kernelfarm.v1.Expr\x12\x1d\n\x15\x61rena_alignment_bytes\x18\x06 \x01(\r\x12)\n\x07kernels\x18\x07 \x03(\x0b\x32\x18.kernelfarm.v1.KernelRef\x12\"\n\x05steps\x18\x08 \x03(\x0b\x32\x13.kernelfarm.v1.Step\x12&\n\x07outputs\x18\t \x03(\x0b\x32\x15.kernelfarm.v1.Output*\xa5\x01\n\nBufferKind\x12\x1b\n\x17\x42UFFER_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x42UFFER_KIND_INPUT\x10\x01\x12\x16\n\x12\x42UFFER_KIND_OUTPUT\x10\x02\x12\x19\n\x15\x42UFFER_KIND_TEMPORARY\x10\x03\x12\x16\n\x12\x42UFFER_KIND_EXTERN\x10\x04\x12\x18\n\x14\x42UFFER_KIND_CONSTANT\x10\x05\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kernelfarm.v1.plan_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BUFFERKIND']._serialized_start=1576
-  _globals['_BUFFERKIND']._serialized_end=1741
+  _globals['_BUFFERKIND']._serialized_start=1594
+  _globals['_BUFFERKIND']._serialized_end=1759
   _globals['_SYMBOLSOURCE']._serialized_start=70
   _globals['_SYMBOLSOURCE']._serialized_end=129
   _globals['_BUFFER']._serialized_start=132
-  _globals['_BUFFER']._serialized_end=334
-  _globals['_TENSORVIEW']._serialized_start=337
-  _globals['_TENSORVIEW']._serialized_end=519
-  _globals['_LAUNCHSTEP']._serialized_start=521
-  _globals['_LAUNCHSTEP']._serialized_end=602
-  _globals['_KERNELCHOICE']._serialized_start=604
-  _globals['_KERNELCHOICE']._serialized_end=657
-  _globals['_EXTERNSTEP']._serialized_start=660
-  _globals['_EXTERNSTEP']._serialized_end=867
-  _globals['_DRAWSEEDSSTEP']._serialized_start=869
-  _globals['_DRAWSEEDSSTEP']._serialized_end=901
-  _globals['_STEP']._serialized_start=904
-  _globals['_STEP']._serialized_end=1065
-  _globals['_OUTPUT']._serialized_start=1068
-  _globals['_OUTPUT']._serialized_end=1209
-  _globals['_KERNELREF']._serialized_start=1211
-  _globals['_KERNELREF']._serialized_end=1249
-  _globals['_PLAN']._serialized_start=1252
-  _globals['_PLAN']._serialized_end=1573
+  _globals['_BUFFER']._serialized_end=352
+  _globals['_TENSORVIEW']._serialized_start=355
+  _globals['_TENSORVIEW']._serialized_end=537
+  _globals['_LAUNCHSTEP']._serialized_start=539
+  _globals['_LAUNCHSTEP']._serialized_end=620
+  _globals['_KERNELCHOICE']._serialized_start=622
+  _globals['_KERNELCHOICE']._serialized_end=675
+  _globals['_EXTERNSTEP']._serialized_start=678
+  _globals['_EXTERNSTEP']._serialized_end=885
+  _globals['_DRAWSEEDSSTEP']._serialized_start=887
+  _globals['_DRAWSEEDSSTEP']._serialized_end=919
+  _globals['_STEP']._serialized_start=922
+  _globals['_STEP']._serialized_end=1083
+  _globals['_OUTPUT']._serialized_start=1086
+  _globals['_OUTPUT']._serialized_end=1227
+  _globals['_KERNELREF']._serialized_start=1229
+  _globals['_KERNELREF']._serialized_end=1267
+  _globals['_PLAN']._serialized_start=1270
+  _globals['_PLAN']._serialized_end=1591
 # @@protoc_insertion_point(module_scope)

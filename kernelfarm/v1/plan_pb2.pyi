@@ -98,6 +98,7 @@ class Buffer(_message.Message):
     SIZE_ELEMS_FIELD_NUMBER: _builtins.int
     POSITION_FIELD_NUMBER: _builtins.int
     OFFSET_BYTES_FIELD_NUMBER: _builtins.int
+    IS_APART_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Its name, unique in the plan (`in0`, `out0`, `tmp3`, `ext1`, `const0`); never empty."""
     kind: Global___BufferKind.ValueType
@@ -106,6 +107,11 @@ class Buffer(_message.Message):
     """Element type."""
     position: _builtins.int
     """Position of the input, output or constant; 0 for other kinds."""
+    is_apart: _builtins.bool
+    """True for a temporary whose memory should exist only from the first to the last step that uses
+    it, because the arena would raise the peak of a call. A client may ignore this and use the
+    arena, which has a range for it.
+    """
     @_builtins.property
     def size_elems(self) -> _graph_pb2.Expr:
         """Size, elements."""
@@ -125,10 +131,11 @@ class Buffer(_message.Message):
         size_elems: _graph_pb2.Expr | None = ...,
         position: _builtins.int = ...,
         offset_bytes: _graph_pb2.Expr | None = ...,
+        is_apart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["offset_bytes", b"offset_bytes", "size_elems", b"size_elems"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "kind", b"kind", "name", b"name", "offset_bytes", b"offset_bytes", "position", b"position", "size_elems", b"size_elems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "is_apart", b"is_apart", "kind", b"kind", "name", b"name", "offset_bytes", b"offset_bytes", "position", b"position", "size_elems", b"size_elems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

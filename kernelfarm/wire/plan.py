@@ -133,6 +133,7 @@ def _buffer_to_proto(buffer: Buffer) -> pb.Buffer:
         size_elems=expr_to_proto(buffer.size_elems),
         position=buffer.position,
         offset_bytes=offset,
+        is_apart=buffer.is_apart,
     )
 
 
@@ -149,6 +150,10 @@ def _buffer_from_proto(message: pb.Buffer) -> Buffer:
             f"{where}: an offset is {'set' if has_offset else 'missing'}; expected one for"
             " temporaries and only for them"
         )
+    if message.is_apart and kind is not BufferKind.TEMPORARY:
+        raise MalformedMessageError(
+            f"{where}: {kind.value} is apart from the arena; expected it of temporaries only"
+        )
     return Buffer(
         name=message.name,
         kind=kind,
@@ -156,6 +161,7 @@ def _buffer_from_proto(message: pb.Buffer) -> Buffer:
         size_elems=expr_from_proto(message.size_elems, where),
         position=message.position,
         offset_bytes=expr_from_proto(message.offset_bytes, where) if has_offset else None,
+        is_apart=message.is_apart,
     )
 
 

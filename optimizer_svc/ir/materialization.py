@@ -27,7 +27,8 @@ class Materialization:
     `members` are the values that nests compute, in graph order. `operand_views` maps operands of
     extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
     the memory of another value, which is complete when all its slices are. Values in `unrounded`
-    stay in f32 unless they are stored. `notes` are decisions for the report, one fact a line.
+    stay in f32 unless they are stored. Those in `partial_sums` are stored by kernels of their own.
+    `notes` are decisions for the report, one fact a line.
     """
 
     facts: GraphFacts
@@ -37,4 +38,5 @@ class Materialization:
     output_views: tuple[StridedView | Expr | None, ...]
     slices: Mapping[int, StoredSlice] = field(default_factory=dict)
     unrounded: frozenset[int] = frozenset()
+    partial_sums: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

@@ -4,6 +4,10 @@ Stored in any case: outputs, reductions, scans, sorts, scatters with their bases
 extern nodes that are no strided view of a stored value. Stored by cost: values whose recomputation
 by several readers would read or compute too much. A value that is chosen by cost is only a boundary
 between loops: if all its readers are fused into the kernel that makes it, it stays in a register.
+
+A sum of many large results of the framework, such as the gradients of a weight that each step of a
+recurrent network uses, is computed in parts, which are stored: one kernel for the whole sum would
+keep the memory of all of them until the last one exists.
 """
 
 from __future__ import annotations
@@ -54,6 +58,10 @@ MAX_OPS_INLINE = 64
 MIN_ELEMS_EXPANDED = 1 << 14
 """With fewer elements, recomputing an expanded value costs less than another launch."""
 MAX_OPS_EXPANDED = 8
+MAX_ADDED = 4
+"""The most results of the framework that one kernel adds: more of them would be alive together."""
+MIN_ADDED_BYTES = 1 << 16
+"""Results of fewer bytes are added by one kernel: a launch costs more than their memory."""
 
 _HEAVY_WORDS = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
@@ -85,7 +93,7 @@ def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Mater
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
     _materialize_multiplied(facts, storages, products)
-    _materialize_costly(facts, storages)
+    partial_sums = _materialize_costly(facts, storages)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
     kinds = {source.value: source.kind for source in graph.inputs}
@@ -98,6 +106,7 @@ def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Mater
             aliases.get(position) or _output_view(arg, kinds, storages)
             for position, arg in enumerate(graph.outputs)
         ),
+        partial_sums=partial_sums,
     )
 
 
@@ -241,18 +250,25 @@ def _materialize_multiplied(
             storages[base] = temporary_storage(facts, base)
 
 
-def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None:
-    """Materializes reductions, scans, sorts, and values that are too costly to recompute."""
+def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> frozenset[int]:
+    """Materializes reductions, scans, sorts, and values that are too costly to recompute.
+
+    It returns the parts of sums that are stored.
+    """
     uses = _uses_through_views(facts)
     sizes = likely_sizes(facts.graph.symbols)
     costs: dict[int, _Cost] = {}
     complexity = IndexComplexity(facts, storages)
+    sums = _Sums(facts, storages, uses, sizes)
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
         if complexity.is_too_complex(node):
             _materialize_operands(facts, storages, node)
+        part = sums.part_of(node, costs)
+        if part is not None:
+            storages[part] = temporary_storage(facts, part)
         costs[value] = cost = _cost(node, costs, storages, facts)
         if node.op in _EXPANDING:
             _materialize_expanded(facts, storages, node, costs, sizes)
@@ -262,6 +278,51 @@ def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> None
         is_repeated = uses[value] > 1 and _is_costly(cost)
         if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
             storages[value] = temporary_storage(facts, value)
+    return frozenset(sums.parts)
+
+
+class _Sums:
+    """Sums of large results of the framework that nothing else reads."""
+
+    def __init__(
+        self,
+        facts: GraphFacts,
+        storages: Mapping[int, Storage],
+        uses: Mapping[int, int],
+        sizes: Mapping[str, int],
+    ) -> None:
+        self.parts: list[int] = []
+        self._facts = facts
+        self._storages = storages
+        self._uses = uses
+        self._sizes = sizes
+
+    def part_of(self, node: Node, costs: Mapping[int, _Cost]) -> int | None:
+        """The operand of a sum of too many results that must be stored; None if there is none."""
+        if node.op != "add" or len(operands(node)) != 2:
+            return None
+        added = {value: self._added(value, costs) for value in operands(node)}
+        if len(frozenset().union(*added.values())) <= MAX_ADDED:
+            return None
+        part = max(added, key=lambda value: len(added[value]))
+        if part in self._storages or self._facts.producers[part].op != "add":
+            return None
+        self.parts.append(part)
+        return part
+
+    def _added(self, value: int, costs: Mapping[int, _Cost]) -> frozenset[int]:
+        """The large results of the framework that an operand reads last."""
+        reads = frozenset([value]) if value in self._storages else costs[value].reads
+        spend(len(reads))
+        return frozenset(filter(self._is_added, reads))
+
+    def _is_added(self, value: int) -> bool:
+        if self._storages[value].kind is not BufferKind.EXTERN or self._uses[value] > 1:
+            return False
+        tensor = self._facts.types[value]
+        return likely_elems(tensor.shape, self._sizes) * tensor.dtype.itemsize_bytes >= (
+            MIN_ADDED_BYTES
+        )
 
 
 def _materialize_operands(facts: GraphFacts, storages: dict[int, Storage], node: Node) -> None:

@@ -126,8 +126,9 @@ class _Fuser:
         a, b = schedule.groups[first], schedule.groups[second]
         if len(schedule.storage_ids(a) | schedule.storage_ids(b)) > MAX_PARAMS:
             return Refused(f"more than {MAX_PARAMS} buffers")
-        if _reads_own_slices(schedule, a, b):
-            return Refused("what is stored in parts is read when all of them are stored")
+        refused = _kept_apart(schedule, a, b)
+        if refused is not None:
+            return refused
         merged = merge_groups(self._context, a, b)
         if isinstance(merged, Refused) or not (self._is_product(a) or self._is_product(b)):
             return merged
@@ -156,9 +157,14 @@ def _sums_products(nest: Nest) -> bool:
     )
 
 
-def _reads_own_slices(state: FusionState, a: Group, b: Group) -> bool:
+def _kept_apart(state: FusionState, a: Group, b: Group) -> Refused | None:
+    """The refusal of groups whose values need kernels of their own."""
+    if not state.chosen.partial_sums.isdisjoint((*a.positions, *b.positions)):
+        return Refused("a part of a sum is computed early, to end the memory of what it adds")
     wholes = state.sliced_values(a) | state.sliced_values(b)
-    return any(value in wholes for group in (a, b) for value, _ in group.reads)
+    if any(value in wholes for group in (a, b) for value, _ in group.reads):
+        return Refused("what is stored in parts is read when all of them are stored")
+    return None
 
 
 def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.atoms import lone_symbol
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import ZERO, Expr
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
+from kernelfarm.ir.plan_memory import buffer_uses
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
@@ -24,7 +25,9 @@ from kernelfarm.ir.program_ir import (
 )
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.apart import choose_apart
 from optimizer_svc.analysis.arena import Lifetime, plan_arena
+from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.storages import span_elems
 from optimizer_svc.analysis.strided_views import StridedView
@@ -44,21 +47,40 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     """
     users = UserKernels(len(built.kernels))
     writer = _PlanWriter(chosen, built.shared, users)
-    steps = tuple(writer.step(number, step) for number, step in enumerate(built.steps))
+    steps = tuple(map(writer.step, built.steps))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
-    buffers, arena_bytes = writer.buffers()
     names = [kernel.name for kernel in built.kernels]
     plan = Plan(
         target=target.name,
         symbols=symbol_sources(chosen.facts.graph),
-        buffers=buffers,
-        arena_bytes=arena_bytes,
+        buffers=writer.buffers(),
+        arena_bytes=ZERO,
         kernel_names=(*names, *(kernel.name for kernel in users.kernels)),
         steps=steps,
         outputs=outputs,
     )
-    return Program(built.kernels, plan, users.kernels)
+    apart = choose_apart(plan, likely_sizes(chosen.facts.graph.symbols))
+    return Program(built.kernels, place_temporaries(plan, apart), users.kernels)
+
+
+def place_temporaries(plan: Plan, apart: frozenset[str]) -> Plan:
+    """The plan with offsets of its temporaries; those that are apart lie behind the others."""
+    uses = buffer_uses(plan)
+    lives: tuple[list[Lifetime], list[Lifetime]] = [], []
+    for number, b in enumerate(plan.buffers):
+        if b.kind is BufferKind.TEMPORARY:
+            size_bytes = b.size_elems * b.dtype.itemsize_bytes
+            lives[b.name in apart].append(Lifetime(number, size_bytes, *uses[b.name]))
+    shared, behind = map(plan_arena, lives)
+    offsets = shared.offsets | {
+        number: shared.size_bytes + offset for number, offset in behind.offsets.items()
+    }
+    buffers = tuple(
+        replace(b, offset_bytes=offsets.get(number), is_apart=b.name in apart)
+        for number, b in enumerate(plan.buffers)
+    )
+    return replace(plan, buffers=buffers, arena_bytes=shared.size_bytes + behind.size_bytes)
 
 
 def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
@@ -88,7 +110,7 @@ def symbol_sources(graph: Graph) -> tuple[SymbolSource, ...]:
 
 
 class _PlanWriter:
-    """Names buffers at their first use, and records the lifetimes of temporaries."""
+    """Names buffers at their first use."""
 
     def __init__(
         self, chosen: Materialization, shared: Mapping[int, int], users: UserKernels
@@ -97,27 +119,25 @@ class _PlanWriter:
         self._users = users
         self._shared = shared
         self._buffers: dict[int, Buffer] = {}
-        self._first: dict[int, int] = {}
-        self._last: dict[int, int] = {}
         self._counts = {BufferKind.TEMPORARY: 0, BufferKind.EXTERN: 0}
         views = (*chosen.operand_views.values(), *chosen.output_views)
         self._memories = Memories(chosen)
         self._viewed = {view.source for view in views if isinstance(view, StridedView)}
 
-    def step(self, number: int, step: PlannedLaunch | Node) -> Step:
+    def step(self, step: PlannedLaunch | Node) -> Step:
         """One step of the plan."""
         spend(24)
         if isinstance(step, PlannedLaunch):
             spend(len(step.values))
-            names = tuple(self._used(value, number) for value in step.values)
+            names = tuple(map(self._used, step.values))
             return Launch(step.kernel, names, step.sizes)
         views = self._chosen.operand_views
-        args = tuple(self._view(views[value], number) for value in operands(step))
+        args = tuple(self._view(views[value]) for value in operands(step))
         return ExternCall(
             node=_int(step, "node"),
             op=str(step.attr("op")),
             args=args,
-            results=tuple(self._result(value, number) for value in step.results),
+            results=tuple(map(self._result, step.results)),
             is_contraction=step.attr("is_contraction") is True,
             choices=self._users.choices(step),
         )
@@ -130,50 +150,31 @@ class _PlanWriter:
 
     def output(self, output: StridedView | Expr | None) -> Output:
         """One output of the plan."""
-        return self._view(output, None) if isinstance(output, StridedView) else output
+        return self._view(output) if isinstance(output, StridedView) else output
 
-    def buffers(self) -> tuple[tuple[Buffer, ...], Expr]:
-        """All buffers in order of first use, temporaries with offsets; the arena's bytes."""
-        arena = plan_arena(
-            [
-                Lifetime(
-                    value,
-                    buffer.size_elems * buffer.dtype.itemsize_bytes,
-                    self._first[value],
-                    self._last[value],
-                )
-                for value, buffer in self._buffers.items()
-                if buffer.kind is BufferKind.TEMPORARY
-            ]
-        )
-        buffers = tuple(
-            replace(buffer, offset_bytes=arena.offsets.get(value))
-            for value, buffer in self._buffers.items()
-        )
-        return buffers, arena.size_bytes
+    def buffers(self) -> tuple[Buffer, ...]:
+        """All buffers in order of first use."""
+        return tuple(self._buffers.values())
 
-    def _result(self, value: int, number: int) -> TensorView | None:
+    def _result(self, value: int) -> TensorView | None:
         if value not in self._viewed and not self._chosen.facts.consumers.get(value):
             return None
-        return self._view(self._chosen.storages[value].whole(), number)
+        return self._view(self._chosen.storages[value].whole())
 
-    def _view(self, view: StridedView, number: int | None) -> TensorView:
+    def _view(self, view: StridedView) -> TensorView:
         return TensorView(
-            buffer=self._used(view.source, number),
+            buffer=self._used(view.source),
             dtype=self._chosen.storages[view.source].dtype,
             sizes=view.shape,
             strides=view.strides,
             offset_elems=view.offset,
         )
 
-    def _used(self, value: int, number: int | None) -> str:
-        """The name of a value's buffer, which step `number` uses; None for an output."""
+    def _used(self, value: int) -> str:
+        """The name of a value's buffer."""
         value = self._memory_of(value)
         if value not in self._buffers:
             self._buffers[value] = self._new_buffer(value)
-        if number is not None:
-            self._first.setdefault(value, number)
-            self._last[value] = number
         return self._buffers[value].name
 
     def _memory_of(self, value: int) -> int:

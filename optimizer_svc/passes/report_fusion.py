@@ -57,7 +57,8 @@ def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     launches = sum(isinstance(step, Launch) for step in steps)
     yield f"loop nests: {fusion.nests}"
     yield f"launches: {launches} of {len(program.kernels)} distinct kernels"
-    yield f"arena: {program.plan.arena_bytes} bytes"
+    apart = sum(buffer.is_apart for buffer in program.plan.buffers)
+    yield f"arena: {program.plan.arena_bytes} bytes" + (f", {apart} apart" if apart else "")
     yield _memory(program.plan)
     calls = [step for step in steps if isinstance(step, ExternCall)]
     externs = Counter(step.op for step in calls if not step.choices)
@@ -69,9 +70,11 @@ def _memory(plan: Plan) -> str:
     """The bytes that a call allocates at most, and the least that this order of steps allows."""
     found = plan_memory(plan, {source.symbol: LIKELY_SIZE for source in plan.symbols})
     sizes = f"; varying sizes are taken as {LIKELY_SIZE}" if plan.symbols else ""
+    apart = f", temporaries apart {found.apart_bytes}" if found.apart_bytes else ""
     return (
         f"memory: peak {found.peak_bytes} bytes (arena {found.arena_bytes}, extern results"
-        f" {found.extern_bytes}, outputs {found.output_bytes}), lower bound {found.least_bytes}"
+        f" {found.extern_bytes}, outputs {found.output_bytes}{apart}), lower bound"
+        f" {found.least_bytes}"
         f" (arena {found.least_arena_bytes}){sizes}"
     )
 

@@ -31,9 +31,9 @@ class TracedModule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OutputView:
-    """A view of a graph output.
+    """A view of a graph output or of an argument.
 
-    Units: strides and offset are in elements; the offset counts from the output's first element.
+    Units: strides and offset are in elements; the offset counts from the tensor's first element.
     """
 
     shape: tuple[Expr, ...]
@@ -45,7 +45,8 @@ class OutputView:
 class ModuleOutput:
     """One value that the module returns: output `number` of the graph, or a view of it.
 
-    If `argument` is set, the value is the module's argument at that position instead.
+    If `argument` is set, the value is the module's argument at that position instead, or a view of
+    it.
     """
 
     number: int = 0

@@ -135,7 +135,10 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
         if out.kind is not OutputKind.USER_OUTPUT and out.kind not in mutations:
             raise UnsupportedGraphError(f"output {out.arg.name} is a {out.kind.name}")
     names = [str(spec.target or spec.arg.name) for spec in signature.input_specs]
-    captured = capture(program.graph_module, names=names, written=_written(signature))
+    # Clients of exported graphs may be without the framework: the graph has all outputs.
+    captured = capture(
+        program.graph_module, names=names, written=_written(signature), copies_arguments=True
+    )
     return ExportedModel(program, captured)
 
 

@@ -64,32 +64,42 @@ def capture(
     *,
     names: Sequence[str] = (),
     written: Mapping[int, int] | None = None,
+    copies_arguments: bool = False,
 ) -> CapturedGraph:
     """The graph of a traced module; `names` are readable names for its inputs.
 
     `written` maps positions of the module's outputs to the positions of the arguments in which they
-    must be stored, in addition to the copies that the module itself makes into its arguments.
+    must be stored, in addition to the copies that the module itself makes into its arguments. With
+    `copies_arguments`, the graph has every output; otherwise the client returns arguments, and
+    views of them, without the graph.
 
     Raises:
         UnsupportedGraphError: an operator, argument or layout cannot be encoded.
         UnsupportedDTypeError: a tensor has a quantized or another unknown element type.
         InvalidGraphError: a size depends on data.
     """
-    return _Capture(module, names, written or {}).run()
+    return _Capture(module, names, written or {}, copies_arguments=copies_arguments).run()
 
 
 class _Capture:
     """Visits the nodes of one traced module in order."""
 
     def __init__(
-        self, module: TracedModule, names: Sequence[str], written: Mapping[int, int]
+        self,
+        module: TracedModule,
+        names: Sequence[str],
+        written: Mapping[int, int],
+        *,
+        copies_arguments: bool,
     ) -> None:
         note_random_results(module.graph)
         self._module = module
         self._names = names
         self._makers = StorageMakers(module.graph)
         self._values = GraphValues()
-        self._outputs = OutputCollector(module.graph, self._values, self._makers, written)
+        self._outputs = OutputCollector(
+            module.graph, self._values, self._makers, written, copies_arguments=copies_arguments
+        )
         self._locations = LocationTable()
         self._inputs: list[Input] = []
         self._sources: list[int | torch.Tensor] = []

@@ -11,7 +11,7 @@ from torch import fx
 
 from kernelfarm.client.capture.captured import ModuleOutput, UnsupportedGraphError
 from kernelfarm.client.capture.graph_values import GraphValues
-from kernelfarm.client.capture.output_aliases import share_outputs
+from kernelfarm.client.capture.output_aliases import ReturnedArguments, share_outputs
 from kernelfarm.client.capture.storages import StorageMakers
 from kernelfarm.ir.graph_ir import Arg, Input, TensorType, Update
 
@@ -33,7 +33,8 @@ class OutputCollector:
     """Collects the copies into inputs, then the outputs, of one traced module.
 
     `written` maps positions of the module's outputs to the positions of the arguments in which they
-    are stored.
+    are stored. Unless `copies_arguments` is set, an output that shares memory with an argument is
+    no output of the graph.
     """
 
     def __init__(
@@ -42,7 +43,10 @@ class OutputCollector:
         values: GraphValues,
         makers: StorageMakers,
         written: Mapping[int, int],
+        *,
+        copies_arguments: bool = False,
     ) -> None:
+        self._copies_arguments = copies_arguments
         self._arguments = graph.find_nodes(op="placeholder")
         self._values = values
         self._makers = makers
@@ -71,8 +75,13 @@ class OutputCollector:
             (self._arguments[index], all_items[number]) for number, index in self._written.items()
         ]
         items = [item for number, item in enumerate(all_items) if number not in self._written]
+        updated = {into for into, _ in (*stored, *self._copies)}
+        kept = self._arguments if self._copies_arguments else updated
         computed, shared = share_outputs(
-            [item for item in items if not _is_copy(item)], self._makers, self._values.sizes
+            [item for item in items if not _is_copy(item)],
+            self._makers,
+            self._values.sizes,
+            ReturnedArguments(self._arguments, kept),
         )
         args = [self._values.arg(item) for item in computed]
         types = [self._output_type(item) for item in computed]

@@ -1,9 +1,14 @@
-"""Outputs that share memory in eager mode: the program computes one, the others are its views."""
+"""Outputs that share memory in eager mode, with each other or with arguments.
+
+The program computes one of several outputs that share memory; the others are its views. It computes
+none that share memory with an argument, such as the weights that a forward graph saves.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,20 +20,38 @@ from kernelfarm.client.capture.storages import StorageMakers, begins_its_storage
 from kernelfarm.ir.algebra.expr import ONE
 
 
+@dataclass(frozen=True, slots=True)
+class ReturnedArguments:
+    """The arguments of a module, and those of which no output may be a view.
+
+    `kept` are written by the graph. An output that reads one of them is computed.
+    """
+
+    arguments: Sequence[fx.Node]
+    kept: Collection[fx.Node]
+
+
 def share_outputs(
-    items: Sequence[Any], makers: StorageMakers, sizes: SizeReader
+    items: Sequence[Any],
+    makers: StorageMakers,
+    sizes: SizeReader,
+    returned: ReturnedArguments,
 ) -> tuple[list[Any], tuple[ModuleOutput, ...]]:
     """The outputs to compute, and how each of the module's outputs is made from them.
 
-    If several outputs share memory, only the value that allocated it is computed. Views of inputs
-    are not changed: AOT Autograd makes them itself.
+    If several outputs share memory, only the value that allocated it is computed. An output that is
+    an argument or a view of one is not computed.
     """
     bases = [_base(item, makers, sizes) for item in items]
     counts = Counter(base for base in bases if base is not None)
     computed: list[Any] = []
     numbers: dict[fx.Node, int] = {}
-    outputs = []
+    outputs: list[ModuleOutput] = []
     for item, base in zip(items, bases, strict=True):
+        argument = _argument(item, makers, sizes, returned)
+        if argument is not None:
+            outputs.append(argument)
+            continue
         if base is None or counts[base] < 2:
             outputs.append(ModuleOutput(len(computed)))
             computed.append(item)
@@ -39,6 +62,25 @@ def share_outputs(
         view = None if item is base else _window(item.meta["val"], sizes)
         outputs.append(ModuleOutput(numbers[base], view))
     return computed, tuple(outputs)
+
+
+def _argument(
+    item: Any, makers: StorageMakers, sizes: SizeReader, returned: ReturnedArguments
+) -> ModuleOutput | None:
+    """An output as an argument or a view of one; None if it is neither, or must be computed."""
+    source = makers.argument_of(item) if isinstance(item, fx.Node) else None
+    if source is None or source in returned.kept or not is_alike(item, source):
+        return None
+    position = returned.arguments.index(source)
+    if item is source:
+        return ModuleOutput(argument=position)
+    value = item.meta["val"]
+    first = sizes.read(source.meta["val"].storage_offset())
+    offset = sizes.read(value.storage_offset()) - first
+    if offset.is_constant and offset.constant < 0:
+        return None
+    view = OutputView(sizes.read_all(value.shape), sizes.read_all(value.stride()), offset)
+    return ModuleOutput(view=view, argument=position)
 
 
 def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None:

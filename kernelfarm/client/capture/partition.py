@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.capture.recomputed_norms import recompute_norms
 from kernelfarm.client.pytorch.private import min_cut_rematerialization_partition
 
 
@@ -17,6 +18,7 @@ def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
     fuse with their own, never a product or a reduction. So less is saved for it.
     """
     _drop_detach(joint)
+    recompute_norms(joint)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

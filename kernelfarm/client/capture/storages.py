@@ -29,6 +29,16 @@ class StorageMakers:
         storage = _storage(node)
         return None if storage is None else self._nodes[storage][0]
 
+    def argument_of(self, node: fx.Node) -> fx.Node | None:
+        """The argument that a value is or is a view of; None if there is none."""
+        storage = _storage(node)
+        while storage is not None and node.op == "call_function":
+            sources = [source for source in node.all_input_nodes if _storage(source) == storage]
+            if len(sources) != 1:
+                return None
+            node = sources[0]
+        return node if storage is not None and node.op == "placeholder" else None
+
     def first_alike(self, node: fx.Node) -> fx.Node:
         """The first node that reads this memory with the same element type and sign as `node`."""
         storage = _storage(node)

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.picks import Formed
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.program_ir import BufferKind
+
+
+def updated_arguments(captured: CapturedGraph) -> frozenset[int]:
+    """The positions of the arguments that a program updates."""
+    sources = (captured.sources[update.input] for update in captured.graph.updates)
+    return frozenset(source for source in sources if isinstance(source, int))
 
 
 class InputUpdates:

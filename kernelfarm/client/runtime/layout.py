@@ -12,7 +12,7 @@ from kernelfarm.client.runtime.views import SizedBuffer, Sizes, View, sized_buff
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import TensorType
-from kernelfarm.ir.plan_memory import buffer_uses
+from kernelfarm.ir.plan_memory import arena_bytes, buffer_uses
 from kernelfarm.ir.program_ir import (
     ARENA_ALIGNMENT_BYTES,
     BufferKind,
@@ -25,8 +25,11 @@ POINTER_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class OutputBuffer:
-    """An output's buffer, with shape and strides (in elements) of the tensor to allocate for it."""
+class MadeBuffer:
+    """A buffer that the client makes, with shape and strides (in elements) of its tensor.
+
+    It is for an output, or for a temporary that is apart from the arena.
+    """
 
     buffer: SizedBuffer
     shape: tuple[int, ...]
@@ -51,8 +54,8 @@ class PointerTable:
     """The layout of one C array with the pointers of all launches; each launch reads its own range.
 
     `known` are the buffers whose addresses are known before the first step. In a call's list of
-    addresses they come first, then one 0 for each extern result and each output that is made later
-    (`kept_count`; `kept` are their indices), then temporaries.
+    addresses they come first, then one 0 for each extern result and each buffer that is made later
+    (`kept_count`; `kept` are their indices), then the temporaries in the arena.
     `firsts` has the index of each launch's first pointer; `table_indices` has the indices of each
     buffer's pointers.
     """
@@ -82,7 +85,7 @@ class PointerTable:
 
 
 def _address_group(buffer: SizedBuffer, late: Mapping[int, int]) -> int:
-    if buffer.kind is BufferKind.TEMPORARY:
+    if buffer.is_in_arena:
         return 2
     return 1 if buffer.kind is BufferKind.EXTERN or buffer.index in late else 0
 
@@ -95,29 +98,29 @@ class Layout:
     are the values of the plan's symbols, `traced_sizes` those of the captured graph's: one plan
     serves every graph with the same canonical form, and these differ in the names of symbols.
 
-    `late` has, by index, the first step that uses each large output that no earlier step needs; the
-    other outputs are made at the start of a call.
+    `late` has, by index, the first step that uses each large output that no earlier step needs, and
+    each temporary that is apart; the other outputs are made at the start of a call.
     """
 
     def __init__(self, program: BoundProgram, sizes: Sizes, traced_sizes: Sizes) -> None:
         plan = program.plan
         self.sizes: Mapping[str, int] = dict(sizes)
         self.traced_sizes: Mapping[str, int] = dict(traced_sizes)
-        late = _late_outputs(plan, self.sizes)
+        late = _made_late(plan, self.sizes)
         ordered = sorted(plan.buffers, key=lambda b: (_ORDER[b.kind], b.name in late))
         buffers = [sized_buffer(buffer, i, self.sizes) for i, buffer in enumerate(ordered)]
         self.buffers = {buffer.name: buffer for buffer in buffers}
         self.read = [s for s in buffers if s.kind in (BufferKind.INPUT, BufferKind.CONSTANT)]
         self.by_index = buffers
         self.late = {self.buffers[name].index: step for name, step in late.items()}
-        self.temporaries = [s for s in buffers if s.kind is BufferKind.TEMPORARY]
-        self.arena_bytes = plan.arena_bytes.evaluate(self.sizes)
+        self.temporaries = [s for s in buffers if s.is_in_arena]
+        self.arena_bytes = arena_bytes(plan, self.sizes)
         self._check_arena()
         self.results = [
             self._result(output, kind)
             for output, kind in zip(plan.outputs, program.captured.graph.output_types, strict=True)
         ]
-        self.made = [self._output_buffer(s) for s in buffers if s.kind is BufferKind.OUTPUT]
+        self.made = [self._made(s) for s in buffers if s.kind is BufferKind.OUTPUT or s.is_apart]
         self.table = PointerTable(
             [
                 tuple(self.buffers[name] for name in step.buffers)
@@ -156,19 +159,22 @@ class Layout:
         strides = tuple(stride.evaluate(self.traced_sizes) for stride in kind.strides)
         return OutputLayout(view, shape, strides)
 
-    def _output_buffer(self, buffer: SizedBuffer) -> OutputBuffer:
+    def _made(self, buffer: SizedBuffer) -> MadeBuffer:
         views = [r.view for r in self.results if r.view is not None and r.view.buffer is buffer]
         whole = len(views) == 1 and views[0].offset == 0 and views[0].dtype is buffer.dtype
         if whole and views[0].span_elems() == buffer.size_elems:
-            return OutputBuffer(buffer, views[0].shape, views[0].strides)
-        return OutputBuffer(buffer, (buffer.size_elems,), (1,))
+            return MadeBuffer(buffer, views[0].shape, views[0].strides)
+        return MadeBuffer(buffer, (buffer.size_elems,), (1,))
 
 
-def _late_outputs(plan: Plan, sizes: Sizes) -> dict[str, int]:
+def _made_late(plan: Plan, sizes: Sizes) -> dict[str, int]:
     uses = buffer_uses(plan)
     found = {}
     for buffer in plan.buffers:
         first, _ = uses.get(buffer.name, (0, 0))
+        if buffer.is_apart:
+            found[buffer.name] = first
+            continue
         is_output = buffer.kind is BufferKind.OUTPUT and 0 < first < len(plan.steps)
         size = buffer.dtype.itemsize_bytes * buffer.size_elems.evaluate(sizes) if is_output else 0
         if size >= MIN_LATE_BYTES:

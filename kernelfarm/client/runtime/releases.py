@@ -23,13 +23,14 @@ def is_large(buffer: SizedBuffer) -> bool:
 def last_uses(plan: Plan, layout: Layout, *, with_inputs: bool) -> dict[int, list[int]]:
     """By step, the large tensors that no later step uses and that no output views.
 
-    These are results of extern steps, with `with_inputs` inputs, too. Keys are positions of steps,
-    values are indices of buffers.
+    These are results of extern steps and temporaries that are apart from the arena, with
+    `with_inputs` inputs, too. Keys are positions of steps, values are indices of buffers.
     """
     kinds = (BufferKind.EXTERN, BufferKind.INPUT) if with_inputs else (BufferKind.EXTERN,)
     found: dict[int, list[int]] = {}
     for name, (_, number) in buffer_uses(plan).items():
         buffer = layout.buffers[name]
-        if buffer.kind in kinds and is_large(buffer) and number < len(plan.steps):
+        is_dropped = buffer.kind in kinds or buffer.is_apart
+        if is_dropped and is_large(buffer) and number < len(plan.steps):
             found.setdefault(number, []).append(buffer.index)
     return found

@@ -13,10 +13,9 @@ from kernelfarm.client.runtime.layout import Layout, OutputLayout
 from kernelfarm.client.runtime.picks import Form, Formed, picker
 from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.client.runtime.views import View, is_same_memory
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.ir.program_ir import BufferKind
-
-REUSED_BUFFERS = (BufferKind.TEMPORARY, BufferKind.CONSTANT)
-"""Buffers whose memory later calls reuse: a result in them is returned as a copy."""
 
 
 class ProgramOutputs:
@@ -46,7 +45,8 @@ class ProgramOutputs:
 
 def _form(result: OutputLayout, view: View) -> Form | None:
     """How a view is converted before it is returned; None if it is returned as it is."""
-    if view.buffer.kind in REUSED_BUFFERS:
+    # Later calls reuse the memory of these.
+    if view.buffer.is_in_arena or view.buffer.kind is BufferKind.CONSTANT:
         return lambda tensor: _in_layout(tensor.clone(), result)
     if view.shape == result.shape and view.strides == result.strides:
         return None
@@ -81,19 +81,54 @@ def module_outputs(captured: CapturedGraph, sizes: Mapping[str, int]) -> MakeMod
     outputs = captured.module_outputs
     if outputs == tuple(ModuleOutput(number) for number in range(len(captured.graph.outputs))):
         return None
-    pickers = [_picker(item, sizes) for item in outputs]
+    pickers = [_picker(captured, item, sizes) for item in outputs]
     return lambda outputs, args: [pick(outputs, args) for pick in pickers]
 
 
-def _picker(
-    item: ModuleOutput, sizes: Mapping[str, int]
-) -> Callable[[list[Any], Sequence[Any]], Any]:
+def returned_arguments(captured: CapturedGraph) -> frozenset[int]:
+    """The positions of the arguments that the module returns, or returns views of."""
+    return frozenset(o.argument for o in captured.module_outputs if o.argument is not None)
+
+
+_Picker = Callable[[list[Any], Sequence[Any]], Any]
+
+
+def _picker(captured: CapturedGraph, item: ModuleOutput, sizes: Mapping[str, int]) -> _Picker:
     number, view, argument = item.number, item.view, item.argument
+    if view is not None:
+        shape = tuple(extent.evaluate(sizes) for extent in view.shape)
+        strides = tuple(stride.evaluate(sizes) for stride in view.strides)
+        offset = view.offset.evaluate(sizes)
+        if argument is not None:
+            traced = _argument_strides(captured, argument, sizes)
+            return _argument_view(argument, traced, (shape, strides, offset))
+        return lambda outputs, args: reinterpret_tensor(outputs[number], shape, strides, offset)
     if argument is not None:
         return lambda outputs, args: args[argument]
-    if view is None:
-        return lambda outputs, args: outputs[number]
-    shape = tuple(extent.evaluate(sizes) for extent in view.shape)
-    strides = tuple(stride.evaluate(sizes) for stride in view.strides)
-    offset = view.offset.evaluate(sizes)
-    return lambda outputs, args: reinterpret_tensor(outputs[number], shape, strides, offset)
+    return lambda outputs, args: outputs[number]
+
+
+def _argument_strides(
+    captured: CapturedGraph, argument: int, sizes: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The strides that an argument had in the trace, in elements."""
+    kind = captured.graph.inputs[captured.sources.index(argument)].kind
+    if not isinstance(kind, TensorType) or kind.strides is None:
+        raise InternalError(f"a view of argument {argument}, which is {kind!r}")
+    return tuple(stride.evaluate(sizes) for stride in kind.strides)
+
+
+def _argument_view(
+    argument: int, traced: tuple[int, ...], window: tuple[tuple[int, ...], tuple[int, ...], int]
+) -> _Picker:
+    """The view of an argument, which counts the argument's changes in place as its own.
+
+    So autograd refuses a backward call for a weight that was changed after the forward call.
+    """
+    shape, strides, offset = window
+
+    def view(outputs: list[Any], args: Sequence[Any]) -> torch.Tensor:
+        tensor = in_strides(args[argument].detach(), traced)
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+    return view

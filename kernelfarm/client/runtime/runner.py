@@ -21,11 +21,11 @@ from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
 from kernelfarm.client.runtime.call_state import CallState
 from kernelfarm.client.runtime.check import check_plan, check_sizes
-from kernelfarm.client.runtime.input_updates import InputUpdates
+from kernelfarm.client.runtime.input_updates import InputUpdates, updated_arguments
 from kernelfarm.client.runtime.inputs import InputReader
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import BoundProgram
-from kernelfarm.client.runtime.results import ProgramOutputs, module_outputs
+from kernelfarm.client.runtime.results import ProgramOutputs, module_outputs, returned_arguments
 from kernelfarm.client.runtime.steps import StepBuilder
 from kernelfarm.client.runtime.symbols import SymbolReader
 
@@ -40,7 +40,8 @@ class PlanRunner:
     them if it is the caller. With `leaves_autocast`, calls run outside the caller's autocast, for a
     program whose element types were fixed when its graph was traced. With `drops_arguments`, a call
     empties the list of its arguments, and drops each tensor after its last use. A backward graph
-    is called so: nothing else refers to the tensors that its forward graph saved.
+    is called so: nothing else refers to the tensors that its forward graph saved. Arguments that
+    are returned or updated stay in the list.
 
     Raises:
         CallerError: (when called, checked) an argument has another shape or element type.
@@ -149,10 +150,11 @@ class _SizedProgram:
     ) -> None:
         self._layout = layout
         self._module_outputs = module_outputs(program.captured, layout.traced_sizes)
-        # Module outputs and updates may need arguments at the end.
-        is_needed = self._module_outputs is not None or program.captured.graph.updates
-        self._drops_arguments = drops_arguments and not is_needed
-        builder = StepBuilder(program, layout, drops_inputs=self._drops_arguments)
+        self._drops_arguments = drops_arguments
+        self._kept_arguments = returned_arguments(program.captured) | updated_arguments(
+            program.captured
+        )
+        builder = StepBuilder(program, layout, drops_inputs=drops_arguments)
         self._updates = InputUpdates(program, layout, builder)
         self._results = ProgramOutputs(layout, builder, self._updates.outputs)
         self._steps = builder.steps()
@@ -239,7 +241,8 @@ class _SizedProgram:
                     state.choose(addresses)
         if self._drops_arguments and isinstance(args, list):
             tensors.clear()
-            args.clear()
+            kept = self._kept_arguments
+            args[:] = [a if i in kept else None for i, a in enumerate(args)] if kept else ()
         for step in state.steps:
             status = step()
             if status:

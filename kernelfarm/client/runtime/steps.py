@@ -26,7 +26,7 @@ from kernelfarm.client.runtime.extern_steps import (
 )
 from kernelfarm.client.runtime.guarded_launch import GuardedLaunch, common_alignment
 from kernelfarm.client.runtime.inputs import input_layouts
-from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, OutputBuffer
+from kernelfarm.client.runtime.layout import POINTER_BYTES, Layout, MadeBuffer
 from kernelfarm.client.runtime.picks import Form, Formed, picker
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.releases import is_large, last_uses
@@ -57,6 +57,10 @@ class StepBuilder:
         self._known_layouts = {m.buffer.index: (m.shape, m.strides) for m in layout.made}
         self._known_layouts.update(input_layouts(program, layout))
         self._dropped: list[int] = []
+        self._dropped_kinds = (
+            *(BufferKind.EXTERN, BufferKind.TEMPORARY),
+            *((BufferKind.INPUT,) if drops_inputs else ()),
+        )
         self._makers: list[MakeStep] = []
         self._guarded: list[GuardedLaunch] = []
         self._names: list[str] = []
@@ -79,7 +83,7 @@ class StepBuilder:
     def value_index(self, view: View) -> tuple[int, list[Formed]]:
         """The index of a view among a call's values, and what must be formed first."""
         index = view.buffer.index
-        if view.buffer.kind is BufferKind.TEMPORARY:
+        if view.buffer.is_in_arena:
             return self._arena_index(view), []
         known = self._known_layouts.get(index)
         if known is not None and view.is_whole(*known):
@@ -98,11 +102,11 @@ class StepBuilder:
         made = self.new_value()
         return made, [*first, (made, index, form)]
 
-    def _making(self, output: OutputBuffer) -> MakeStep:
-        """A step that allocates an output."""
+    def _making(self, made: MadeBuffer) -> MakeStep:
+        """A step that allocates an output, or a temporary that is apart."""
         device = self._program.captured.device
-        make = maker(output.shape, output.strides, output.buffer.dtype, device)
-        index = output.buffer.index
+        make = maker(made.shape, made.strides, made.buffer.dtype, device)
+        index = made.buffer.index
         table_indices = self._layout.table.table_indices.get(index, [])
 
         def bound(state: CallState) -> Step:
@@ -232,6 +236,8 @@ class StepBuilder:
             found.append(self.value_index(view) if is_as_traced else self.formed(view, form))
         kernels = self._program.kernels
         variants = [(choice.configuration, kernels[choice.kernel]) for choice in step.choices]
+        for view, (_, items) in zip(views, found, strict=True):
+            self._drop_formed(view, items)
         launch = UserKernelLaunch(node, variants, extents, traced_sizes, self._program)
         formed = [item for _, items in found for item in items]
         pick = picker([index for index, _ in found])
@@ -255,8 +261,7 @@ class StepBuilder:
 
     def _drop_formed(self, view: View, formed: list[Formed]) -> None:
         """Drops what is formed for this step alone, if it holds much memory."""
-        is_own = view.buffer.kind in (BufferKind.EXTERN, BufferKind.TEMPORARY)
-        if is_own and is_large(view.buffer):
+        if view.buffer.kind in self._dropped_kinds and is_large(view.buffer):
             self._dropped += [index for index, _, _ in formed]
 
     def _node(self, step: ExternCall) -> ExternNode:

@@ -27,6 +27,12 @@ class SizedBuffer:
     dtype: torch.dtype
     size_elems: int
     offset_bytes: int
+    is_apart: bool
+
+    @property
+    def is_in_arena(self) -> bool:
+        """True for a temporary without memory of its own."""
+        return self.kind is BufferKind.TEMPORARY and not self.is_apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,7 @@ def sized_buffer(buffer: Buffer, index: int, sizes: Sizes) -> SizedBuffer:
         dtype_to_torch(buffer.dtype),
         buffer.size_elems.evaluate(sizes),
         offset,
+        buffer.is_apart,
     )
 
 

@@ -49,7 +49,8 @@ def _symbol(source: SymbolSource) -> str:
 def _buffer(buffer: Buffer) -> str:
     text = f"buffer {buffer.name}: {buffer.dtype.value}[{buffer.size_elems}], {_KINDS[buffer.kind]}"
     if buffer.kind is BufferKind.TEMPORARY:
-        return f"{text} at byte {buffer.offset_bytes}"
+        apart = ", apart" if buffer.is_apart else ""
+        return f"{text} at byte {buffer.offset_bytes}{apart}"
     return text if buffer.kind is BufferKind.EXTERN else f"{text} {buffer.position}"
 
 

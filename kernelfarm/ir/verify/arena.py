@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.errors import VerificationError
-from kernelfarm.ir.plan_memory import buffer_uses
+from kernelfarm.ir.plan_memory import arena_bytes, buffer_uses
 from kernelfarm.ir.program_ir import ARENA_ALIGNMENT_BYTES, BufferKind, Plan
 
 # A symbolic layout is checked for these values of every size symbol: odd, small, aligned, large.
@@ -22,6 +22,7 @@ class _Lifetime:
     end_byte: int
     first_step: int
     last_step: int
+    is_apart: bool
 
 
 def check_arena(plan: Plan) -> None:
@@ -37,7 +38,9 @@ def check_arena(plan: Plan) -> None:
     uses = buffer_uses(plan)
     for size in samples:
         values = {name: size for name in symbols}
-        _check_lifetimes(_lifetimes(plan, uses, values), plan.arena_bytes.evaluate(values))
+        lives = _lifetimes(plan, uses, values)
+        _check_lifetimes(lives, plan.arena_bytes.evaluate(values))
+        _check_apart(lives, arena_bytes(plan, values))
 
 
 def _lifetimes(
@@ -50,11 +53,20 @@ def _lifetimes(
             continue
         first = buffer.offset_bytes.evaluate(values)
         size = buffer.size_elems.evaluate(values) * buffer.dtype.itemsize_bytes
-        lives.append(_Lifetime(buffer.name, first, first + size, *steps))
+        lives.append(_Lifetime(buffer.name, first, first + size, *steps, buffer.is_apart))
     return lives
 
 
-def _check_lifetimes(lives: list[_Lifetime], arena_bytes: int) -> None:
+def _check_apart(lives: list[_Lifetime], first_byte: int) -> None:
+    for life in lives:
+        if not life.is_apart and life.end_byte > first_byte:
+            raise VerificationError(
+                f"plan: {life.name} ends at byte {life.end_byte}; expected it before those that"
+                f" are apart, which begin at byte {first_byte}"
+            )
+
+
+def _check_lifetimes(lives: list[_Lifetime], size_bytes: int) -> None:
     alive: list[_Lifetime] = []
     for life in sorted(lives, key=lambda life: life.first_step):
         if life.first_byte % ARENA_ALIGNMENT_BYTES:
@@ -62,10 +74,10 @@ def _check_lifetimes(lives: list[_Lifetime], arena_bytes: int) -> None:
                 f"plan: {life.name} begins at byte {life.first_byte}; expected a multiple of"
                 f" {ARENA_ALIGNMENT_BYTES}"
             )
-        if life.first_byte < 0 or life.end_byte > arena_bytes:
+        if life.first_byte < 0 or life.end_byte > size_bytes:
             raise VerificationError(
                 f"plan: {life.name} spans bytes {life.first_byte} to {life.end_byte};"
-                f" expected them within an arena of {arena_bytes}"
+                f" expected them within an arena of {size_bytes}"
             )
         alive = [other for other in alive if other.last_step >= life.first_step]
         for other in alive:

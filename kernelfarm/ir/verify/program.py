@@ -71,6 +71,10 @@ def _buffers_are_well_formed(program: Program) -> None:
                 f"plan, buffer {buffer.name}: offset {buffer.offset_bytes}; expected one for"
                 " temporaries and only for them"
             )
+        if buffer.is_apart and not is_temporary:
+            raise VerificationError(
+                f"plan, buffer {buffer.name}: apart from the arena; expected it of temporaries only"
+            )
         if buffer.dtype.is_opaque and buffer.kind not in _OF_THE_FRAMEWORK:
             raise VerificationError(
                 f"plan, buffer {buffer.name} of {buffer.dtype.value}; expected it among inputs,"

@@ -25,6 +25,7 @@ def test_an_extern_result_counts_from_its_step_to_its_last_use() -> None:
         arena_bytes=0,
         output_bytes=0,
         extern_bytes=2 * KIB,
+        apart_bytes=0,
         peak_step=1,
         least_arena_bytes=0,
         least_bytes=2 * KIB,

@@ -77,6 +77,10 @@ def test_a_well_formed_program_passes_with_memory_reused_between_lives() -> None
     verify_program(program())
 
 
+def test_temporaries_that_are_apart_may_lie_behind_the_others() -> None:
+    verify_program(program(with_buffer(3, is_apart=True)))
+
+
 BROKEN: list[tuple[Callable[[], Plan], str]] = [
     (lambda: replace(PLAN, kernel_names=("other",)), "plan names kernels"),
     (lambda: with_buffer(0, name="tmp0"), "expected distinct names"),
@@ -109,6 +113,8 @@ BROKEN: list[tuple[Callable[[], Plan], str]] = [
     (lambda: with_buffer(3, offset_bytes=32 * S0), "expected a multiple of 64|share bytes"),
     (lambda: with_buffer(3, offset_bytes=128 * S0), "expected them within an arena"),
     (lambda: with_buffer(3, offset_bytes=64 * S0 + 4), "expected a multiple of 64"),
+    (lambda: with_buffer(0, is_apart=True), "buffer in0: apart from the arena; expected it of"),
+    (lambda: with_buffer(2, is_apart=True), "expected it before those that are apart"),
 ]
 
 

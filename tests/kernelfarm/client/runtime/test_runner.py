@@ -35,6 +35,7 @@ from kernelfarm.ir.program_ir import (
     TensorView,
 )
 from tests.kernelfarm.client.runtime.interpreted_loader import InterpretedLoader
+from tests.support.allocations import peak_of
 from tests.support.traced_graphs import traced_one
 
 F32 = DType.F32
@@ -152,6 +153,12 @@ def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
     return (dataclasses.replace(plan.buffers[0], size_elems=as_expr(13)), *plan.buffers[1:])
 
 
+def _two_temporaries(plan: Plan) -> tuple[Buffer, ...]:
+    """One that is apart lies before the other, whose bytes the arena of the client lacks."""
+    apart = buffer("tmp1", BufferKind.TEMPORARY, 4, offset_bytes=as_expr(0), is_apart=True)
+    return (*plan.buffers, apart)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -162,6 +169,7 @@ def _larger_input(plan: Plan) -> tuple[Buffer, ...]:
         ({"buffers": _temporary(offset_bytes=65)}, "aligned to 64"),
         ({"buffers": _temporary(size_elems=17)}, "at bytes 64 to 132"),
         ({"buffers": _temporary(size_elems=-1)}, "expected it inside"),
+        ({"buffers": _two_temporaries}, "expected it inside"),
         ({"steps": (Launch(0, ("in0", "nowhere")),)}, "nowhere"),
         ({"steps": (Launch(7, ("in0", "tmp0")),)}, "kernel 7 of 2"),
         ({"outputs": (view("out0", (4, 5), (6, 1)),)}, "ends at element 23"),
@@ -328,6 +336,88 @@ def test_a_backward_call_empties_its_arguments_and_drops_inputs_after_their_last
     (result,) = runner(args)
     torch.testing.assert_close(result, expected)
     assert (args, alive) == ([], [True, False])
+
+
+def test_a_backward_call_drops_views_of_inputs_and_keeps_arguments_that_it_returns(monkeypatch):
+    def function(x, w):
+        return x.t() @ w, w
+
+    captured = capture(make_fx(function)(torch.randn(64, 64), torch.randn(64, 64)))
+    inputs = [buffer(f"in{n}", BufferKind.INPUT, 4096, position=n) for n in range(2)]
+    products = [buffer(f"ext{n}", BufferKind.EXTERN, 4096) for n in range(2)]
+    whole = {n: view(n, (64, 64), (64, 1)) for n in ("in1", "ext0", "ext1")}
+    transposed = view("in0", (64, 64), (1, 64))
+    steps = tuple(
+        ExternCall(1, "aten.mm.default", (read, whole["in1"]), (whole[made],), True)
+        for read, made in ((transposed, "ext0"), (whole["ext0"], "ext1"))
+    )
+    plan = Plan("cpu:test", (), (*inputs, *products), as_expr(0), (), steps, (whole["ext1"],))
+    x, w = torch.randn(64, 64), torch.randn(64, 64)
+    expected = x.t() @ w @ w
+    args = [x, w]
+    del x
+    views: list[weakref.ref] = []
+    alive = []
+
+    def product(*tensors):
+        views.append(weakref.ref(tensors[0]))
+        alive.append(views[0]() is not None)
+        return torch.mm(*tensors)
+
+    monkeypatch.setitem(extern_node.DIRECT_CALLS, torch.ops.aten.mm.default, product)
+    runner = PlanRunner(program(captured, plan, [])[0], drops_arguments=True)
+    result, returned = runner(args)
+    torch.testing.assert_close(result, expected)
+    assert returned is w
+    assert alive == [True, False]
+    assert args[0] is None
+
+
+def chain_with_a_temporary(is_apart: bool) -> tuple[Callable, CapturedGraph, Plan, list[Kernel]]:
+    """exp in a kernel, then two products; all results have 1 MiB."""
+
+    def function(x, w):
+        return (x.exp() @ w) @ w
+
+    captured = capture(make_fx(function)(torch.zeros(512, 512), torch.zeros(512, 512)))
+    size = 512 * 512
+    whole = {n: view(n, (512, 512), (512, 1)) for n in ("in1", "tmp0", "ext0", "ext1")}
+    buffers = (
+        *(buffer(f"in{n}", BufferKind.INPUT, size, position=n) for n in range(2)),
+        buffer("tmp0", BufferKind.TEMPORARY, size, offset_bytes=as_expr(0), is_apart=is_apart),
+        *(buffer(f"ext{n}", BufferKind.EXTERN, size) for n in range(2)),
+    )
+    steps = (
+        Launch(0, ("in0", "tmp0")),
+        *(
+            ExternCall(n, "aten.mm.default", (whole[read], whole["in1"]), (whole[made],), True)
+            for n, read, made in ((1, "tmp0", "ext0"), (2, "ext0", "ext1"))
+        ),
+    )
+    arena_bytes = as_expr(4 * size)
+    plan = Plan("cpu:test", (), buffers, arena_bytes, ("fused_exp",), steps, (whole["ext1"],))
+    return function, captured, plan, [pointwise("fused_exp", "exp", size)]
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_a_temporary_that_is_apart_has_memory_from_its_first_to_its_last_use(is_apart):
+    function, captured, plan, kernels = chain_with_a_temporary(is_apart)
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    x, w = torch.randn(512, 512), torch.randn(512, 512) / 16
+    torch.testing.assert_close(runner((x, w))[0], function(x, w), rtol=1e-4, atol=1e-4)
+    arena.release()
+    peak = peak_of(lambda: runner((x, w)))
+    assert (peak >> 20) == (2 if is_apart else 3)
+
+
+def test_a_result_in_a_temporary_that_is_apart_is_not_overwritten_by_the_next_call():
+    _, captured, plan, kernels = chain_with_a_temporary(is_apart=True)
+    plan = dataclasses.replace(plan, outputs=(view("tmp0", (512, 512), (512, 1)),))
+    runner = PlanRunner(program(captured, plan, kernels)[0])
+    x, w = torch.randn(512, 512), torch.zeros(512, 512)
+    first = runner((x, w))[0]
+    runner((x + 1, w))
+    torch.testing.assert_close(first, x.exp())
 
 
 def test_a_call_within_a_step_of_the_same_program_has_a_state_of_its_own(monkeypatch):
