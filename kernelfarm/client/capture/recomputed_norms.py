@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.pytorch.private import OpOverload
+
 _ATEN = torch.ops.aten
 _WIDE = (torch.float32, torch.float64)
 
@@ -53,9 +55,7 @@ def _backward_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 
 def _is_pointwise(node: fx.Node) -> bool:
-    return (
-        isinstance(node.target, torch._ops.OpOverload) and torch.Tag.pointwise in node.target.tags
-    )
+    return isinstance(node.target, OpOverload) and torch.Tag.pointwise in node.target.tags
 
 
 class _Writer:
