@@ -74,7 +74,7 @@ def captured_graph(call: Call, *, is_symbolic: bool = False) -> Graph:
         graph.output((node,))
     else:
         graph.output(tuple(_item(graph, node, made, k) for k in range(len(made))))
-    return capture(fx.GraphModule({}, graph)).graph
+    return capture(fx.GraphModule({}, graph), copies_arguments=True).graph
 
 
 def lowered(call: Call, *, is_symbolic: bool = False) -> Decomposition:

@@ -69,7 +69,7 @@ class Sample:
             function = torch.func.functionalize(self.__call__)
             module = make_fx(function, tracing_mode="fake")(*self.tensors)
             module.graph.eliminate_dead_code()
-            return capture(module)
+            return capture(module, copies_arguments=True)
         except Exception:
             # Complex numbers, sizes that depend on data, operators that do not trace: no graph.
             return None
