@@ -151,7 +151,7 @@ class QueuedGroup:
         """The group of a message's headers and arguments; they do not name its priority."""
         return QueuedGroup(
             queue,
-            namespace,
+            str(namespace),
             tuple(map(QueuedJob.from_list, jobs)),
             is_slow=bool(headers.get(SLOW_HEADER)),
             stands_back=bool(headers.get(STANDS_BACK_HEADER)),

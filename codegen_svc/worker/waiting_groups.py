@@ -18,6 +18,12 @@ from codegen_svc.broker_transport import use_broker_transport
 from codegen_svc.celery_app import BROKER_ERRORS, BUILD_TASK, QueuedGroup
 from kernelfarm.service.logs.logger import get_logger
 
+# kombu raises these for a message that it, or this module, cannot read.
+_UNREADABLE = (
+    *(ContentDisallowed, DecodeError),
+    *(AttributeError, LookupError, TypeError, ValueError),
+)
+
 # While a broker does not answer, a compiled kernel waits until it is published.
 _ANSWERS_WITHIN_S = 0.3
 _AGAIN_AFTER_S = 10.0
@@ -44,7 +50,7 @@ class WaitingGroups:
         try:
             message = self._channel().basic_get(self._queue, no_ack=True)
             group = None if message is None else self._group_of(message)
-        except (ContentDisallowed, DecodeError, LookupError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             text = f"expected a message of {BUILD_TASK}: {type(error).__name__}: {error}"
             get_logger().error("message_refused", message=text)
             return None

@@ -58,12 +58,9 @@ def short_way(function: Callable[..., Any], *args: Any, **options: Any) -> list[
     found: list[Outcome] = []
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        inline_regions(gm)
-        preserve_attention(gm)
-        order = InputOrder(gm)
-        inputs = order.of(example_inputs)
+        module, inputs = _prepared(gm, example_inputs)
         try:
-            recorded = short_trace(order.module, inputs)
+            recorded = short_trace(module, inputs)
             convention = recorded_convention(recorded.graph)
         except LongWayError as error:
             found.append(Outcome(None, error.reason))
@@ -80,24 +77,29 @@ def long_way(function: Callable[..., Any], *args: Any, **options: Any) -> list[O
     found: list[Outcome] = []
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
-        inline_regions(gm)
-        preserve_attention(gm)
-        order = InputOrder(gm)
-        inputs = order.of(example_inputs)
+        module, inputs = _prepared(gm, example_inputs)
 
-        def compiler(module: fx.GraphModule, _: Any) -> Any:
+        def compiler(made: fx.GraphModule, _: Any) -> Any:
             meta = TracingContext.get().fw_metadata
             assert meta is not None
             with unset_fake_temporarily():
-                convention = lambda: calling_convention(meta, module.graph, len(inputs))  # noqa: E731
-                found.append(_outcome(module, convention, inputs))
-            return module.forward
+                convention = lambda: calling_convention(meta, made.graph, len(inputs))  # noqa: E731
+                found.append(_outcome(made, convention, inputs))
+            return made.forward
 
-        traced(order.module, inputs, compiler)
+        traced(module, inputs, compiler)
         return gm.forward
 
     _call(function, backend, args, options)
     return found
+
+
+def _prepared(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> tuple[fx.GraphModule, Any]:
+    """Dynamo's graph as both ways get it, with its inputs in their order."""
+    inline_regions(gm)
+    preserve_attention(gm)
+    order = InputOrder(gm)
+    return order.module, order.of(example_inputs)
 
 
 def _call(

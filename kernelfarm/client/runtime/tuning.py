@@ -1,8 +1,8 @@
 """Chooses the fastest configuration of an autotuned kernel by measuring launches on the device.
 
 The first launch for a key measures, as Triton's own autotuner does: some launches to warm up, then
-the median of several. The key are the kernels of all configurations, the device, and the values of
-the arguments that the user named. Winners are kept for the life of the process.
+the median of several. A key consists of the kernels of all configurations, the device, and the
+values of the arguments that the user named. Winners are kept for the life of the process.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import signal
 import subprocess
@@ -57,7 +58,9 @@ async def test_one_task_builds_the_kernels_of_all_messages_that_wait(
     assert codegen.log("worker").count(TAKEN) == 3
 
 
-@pytest.mark.parametrize("kind", ["no JSON", "no message", "a pickle", "another task"])
+@pytest.mark.parametrize(
+    "kind", ["no JSON", "no message", "bad headers", "no jobs", "a pickle", "another task"]
+)
 async def test_another_message_is_refused_and_the_next_one_is_built(
     codegen: CodegenFarm, stub: CodegenServiceStub, worker: subprocess.Popen[bytes], kind: str
 ) -> None:
@@ -79,6 +82,11 @@ def _other_message(kind: str, message: dict[str, Any]) -> bytes:
             return b"\x80\x04N."
         case "no message":
             return b"{}"
+        case "bad headers":
+            return json.dumps({**message, "headers": ["compression"]}).encode()
+        case "no jobs":
+            body = base64.b64encode(json.dumps([["default", [7]], {}, {}]).encode()).decode()
+            return json.dumps({**message, "body": body}).encode()
         case "a pickle":
             return json.dumps(
                 {**message, "content-type": "application/x-python-serialize"}
