@@ -53,36 +53,35 @@ class BareFarm:
         """Wall-clock seconds until all kernels are compiled and published.
 
         Each request has the kernels of a program. All requests are sent at once, or `together` at a
-        time.
+        time, over a channel that is open.
 
         Raises:
             RuntimeError: a kernel was in the cache already.
         """
         size = KERNELS_OF_A_PROGRAM if together != 1 else 1
-        programs = [kernels[at : at + size] for at in range(0, len(kernels), size)]
-        began_s = time.perf_counter()
-        asyncio.run(self._build_all(programs, together or len(programs)))
-        return time.perf_counter() - began_s
+        requests = [
+            api.BuildKernelsRequest(kernels=kernels[at : at + size], target=self._target)
+            for at in range(0, len(kernels), size)
+        ]
+        return asyncio.run(self._seconds(requests, together or len(requests)))
 
-    async def _build_all(
-        self, programs: Sequence[Sequence[loops_pb2.Kernel]], together: int
-    ) -> None:
+    async def _seconds(self, requests: Sequence[api.BuildKernelsRequest], together: int) -> float:
         slots = asyncio.Semaphore(together)
         async with open_channel(self._farm.address) as channel:
+            await channel.channel_ready()
             stub = CodegenServiceStub(channel)
-            await asyncio.gather(*(self._build(stub, slots, program) for program in programs))
+            began_s = time.perf_counter()
+            await asyncio.gather(*(_build(stub, slots, request) for request in requests))
+            return time.perf_counter() - began_s
 
-    async def _build(
-        self,
-        stub: CodegenServiceStub,
-        slots: asyncio.Semaphore,
-        kernels: Sequence[loops_pb2.Kernel],
-    ) -> None:
-        request = api.BuildKernelsRequest(kernels=kernels, target=self._target)
-        async with slots:
-            async for built in stub.BuildKernels(request, timeout=_TIMEOUT_S):
-                if not built.caused_job or not built.signed:
-                    raise RuntimeError("a kernel was not compiled by this request")
+
+async def _build(
+    stub: CodegenServiceStub, slots: asyncio.Semaphore, request: api.BuildKernelsRequest
+) -> None:
+    async with slots:
+        async for built in stub.BuildKernels(request, timeout=_TIMEOUT_S):
+            if not built.caused_job or not built.signed:
+                raise RuntimeError("a kernel was not compiled by this request")
 
 
 @contextmanager

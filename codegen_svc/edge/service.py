@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -46,6 +46,8 @@ from kernelfarm.wire.job import job_to_bytes
 
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
 _REPORT_QUEUES_S = 2.0
+# Requests that arrive together take turns after so many kernels.
+_READ_TOGETHER = 32
 _MAX_REFUSAL_CHARS = 400
 """What a response repeats of a toolchain's message; a program may have many of them."""
 
@@ -56,12 +58,13 @@ class CodegenService(CodegenServiceServicer):
     def __init__(self, dispatcher: Dispatcher, cache: EdgeCache) -> None:
         self._dispatcher = dispatcher
         self._cache = cache
+        self._reading = asyncio.Lock()
 
     async def BuildKernels(
         self, request: pb.BuildKernelsRequest, context: grpc.aio.ServicerContext[object, object]
     ) -> AsyncIterator[pb.BuildKernelsResponse]:
         """Streams each kernel's artifacts as soon as they exist; the first failure ends it."""
-        jobs = await asyncio.to_thread(_jobs, request)
+        jobs = await self._jobs(request)
         alternatives = frozenset(request.alternatives)
         builds = [
             asyncio.create_task(self._build(i, job, can_be_refused=i in alternatives))
@@ -89,6 +92,24 @@ class CodegenService(CodegenServiceServicer):
                 if target.vendor in reports
             ]
         )
+
+    async def _jobs(self, request: pb.BuildKernelsRequest) -> list[KernelJob]:
+        """The request's jobs.
+
+        Requests are read one after the other. If they were read side by side, all would be done at
+        about the same time, and workers would wait until then.
+        """
+        if not request.kernels:
+            raise MalformedMessageError(
+                "BuildKernelsRequest without kernels; expected at least one"
+            )
+        target = target_facts(request.target)
+        jobs: list[KernelJob] = []
+        for first in range(0, len(request.kernels), _READ_TOGETHER):
+            kernels = request.kernels[first : first + _READ_TOGETHER]
+            async with self._reading:
+                jobs += await asyncio.to_thread(_jobs, request, kernels, target)
+        return jobs
 
     async def _build(
         self, index: int, job: KernelJob, *, can_be_refused: bool
@@ -158,10 +179,10 @@ async def _report_queues(dispatcher: Dispatcher, cache: EdgeCache) -> None:
         await asyncio.sleep(_REPORT_QUEUES_S)
 
 
-def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
-    if not request.kernels:
-        raise MalformedMessageError("BuildKernelsRequest without kernels; expected at least one")
-    target = target_facts(request.target)
+def _jobs(
+    request: pb.BuildKernelsRequest, kernels: Sequence[loops_pb2.Kernel], target: TargetFacts
+) -> list[KernelJob]:
+    """The jobs for some kernels of a request."""
     is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
     return [
         replace(
@@ -171,7 +192,7 @@ def _jobs(request: pb.BuildKernelsRequest) -> list[KernelJob]:
             namespace=request.namespace,
             salt=request.salt,
         )
-        for kernel in request.kernels
+        for kernel in kernels
     ]
 
 

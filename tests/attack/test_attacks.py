@@ -16,7 +16,7 @@ from kernelfarm.v1 import compile_service_pb2 as api
 from tests.attack.attacks import ATTACKS, EXPLAIN, Attack
 from tests.attack.measure import Row, measure
 from tests.attack.victim import LIMIT_S, Waits
-from tests.attack.warming import Queues, measure_warming
+from tests.attack.warming import MeasuredFarm, Queues, measure_warming
 from tests.support import hostile_requests
 from tests.support.hostile_requests import MIB, Template
 
@@ -87,13 +87,13 @@ def test_another_tenant_is_served_while_one_attacks(attack: Attack, tmp_path: Pa
 def test_a_queue_that_was_often_empty_was_not_full() -> None:
     assert Queues({"cpu": [1] * 9 + [0], "cuda": [5]}).were_full
     assert not Queues({"cpu": [1] * 8 + [0] * 2, "cuda": [5]}).were_full
-    assert not Queues().were_full
+    assert not Queues({"cpu": [], "cuda": []}).were_full
 
 
 @pytest.mark.slow  # it captures models and measures for a minute
 @pytest.mark.timeout(1200)
 def test_users_are_served_while_a_warming_job_fills_the_queues(tmp_path: Path) -> None:
     """Without limits on ratios, which depend on other load."""
-    result = measure_warming(30.0, 10.0, tmp_path)
+    result = measure_warming(30.0, 10.0, tmp_path, MeasuredFarm())
     assert [row.failures for row in result.rows] == [{}] * len(result.rows)
     assert result.queues.were_full

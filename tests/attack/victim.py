@@ -60,11 +60,12 @@ class Victim:
         self._hit = _request(CPU)
         self._key = b""
 
-    def prepare(self) -> None:
-        """Compiles the programs of later hits, and one for each target to warm its worker."""
+    def prepare(self, targets: Sequence[str] = (CPU, CUDA)) -> None:
+        """Compiles the program of later hits, and one for each target to warm its worker."""
         with self._stub() as stub:
             self._key = compiled(stub, self._hit, 120.0).key
-            compiled(stub, _request(CUDA), 120.0)
+            for target in targets:
+                compiled(stub, _request(target), 120.0)
 
     def measure(self, seconds: float, kinds: Sequence[str] = KINDS) -> dict[str, Waits]:
         """Sends calls of these kinds for some time; returns up to `LIMIT_S` later if a call hangs.

@@ -1,8 +1,9 @@
 """Latencies of interactive requests while a warming job fills every queue.
 
-    python -m tests.attack.warming [--seconds 120] [--idle-seconds 120] [--json FILE]
+    python -m tests.attack.warming [--seconds 120] [--idle-seconds 120] [--vendors cpu cuda]
+                                   [--workers 2] [--json FILE]
 
-A farm for the CPU and CUDA first serves hits and small new programs alone, then beside
+A farm, by default for the CPU and CUDA, first serves hits and small new programs alone, then beside
 `kernelfarm warm`, which asks for more programs than the farm can compile in that time. The exit
 status is 1 if a 99th percentile is above 1.3 times that of the idle farm, if a call failed, or if
 the queues were not full. The models were captured before, and the job has the lowest priority,
@@ -20,9 +21,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernelfarm.service.priority import yield_to_all
@@ -35,8 +36,7 @@ from tests.support.scrapes import scrape, value
 
 LIMIT = 1.3
 KINDS = (*HIT_KINDS, f"new for {CPU}")
-VENDORS = ("cpu", "cuda")
-_WORKERS = 2
+TARGETS = {"cpu": CPU, "cuda": CUDA}
 _MODELS = 24
 _WIDTH = 64
 _FULL_JOBS = 300
@@ -49,7 +49,7 @@ _SCRAPE_EVERY_S = 1.0
 class Queues:
     """How many warm-up jobs waited for each vendor, each second; and how many were compiled."""
 
-    waiting: dict[str, list[int]] = field(default_factory=lambda: {v: [] for v in VENDORS})
+    waiting: dict[str, list[int]]
     compiled: int = 0
 
     @property
@@ -75,30 +75,42 @@ class WarmingResult:
         return self.queues.were_full and all(row.holds for row in self.rows)
 
 
-def measure_warming(seconds: float, idle_seconds: float, folder: Path) -> WarmingResult:
+@dataclass(frozen=True)
+class MeasuredFarm:
+    """The vendors of the farm, and how many processes compile for each."""
+
+    vendors: tuple[str, ...] = ("cpu", "cuda")
+    workers: int = 2
+
+
+def measure_warming(
+    seconds: float, idle_seconds: float, folder: Path, measured: MeasuredFarm
+) -> WarmingResult:
     """Measures a new farm, first idle, then beside the job."""
-    manifest = captured_manifest(folder)
-    vendors = ",".join(VENDORS)
-    with running_farm(folder / "farm", vendors, workers=_WORKERS, metrics=True) as farm:
+    targets = [TARGETS[vendor] for vendor in measured.vendors]
+    manifest = captured_manifest(folder, targets)
+    vendors, workers = ",".join(measured.vendors), measured.workers
+    with running_farm(folder / "farm", vendors, workers=workers, metrics=True) as farm:
         victim = Victim(farm.endpoint, "")
-        victim.prepare()
+        victim.prepare(targets)
         load = os.getloadavg()[0]
-        with _watched_queues(farm):  # as during the job: the thread shares this interpreter
+        # As during the job: the thread shares this interpreter.
+        with _watched_queues(farm, measured.vendors):
             idle = victim.measure(idle_seconds, KINDS)
         with _warming(farm, manifest, folder) as check_running:
 
             def has_jobs() -> bool:
                 check_running()
-                return min(_waiting(farm).values()) >= _FULL_JOBS
+                return min(_waiting(farm, measured.vendors).values()) >= _FULL_JOBS
 
             wait_until(has_jobs, _START_S, "jobs of the warm-up", every_s=_SCRAPE_EVERY_S)
-            with _watched_queues(farm) as queues:
+            with _watched_queues(farm, measured.vendors) as queues:
                 during = victim.measure(seconds, KINDS)
         rows = tuple(row_of(kind, idle[kind], during[kind], LIMIT) for kind in KINDS)
         return WarmingResult(rows, queues, load)
 
 
-def captured_manifest(folder: Path) -> Path:
+def captured_manifest(folder: Path, targets: Sequence[str]) -> Path:
     """The manifest of the job, whose models have been captured."""
     path = folder / "warming.yaml"
     model = {
@@ -110,7 +122,7 @@ def captured_manifest(folder: Path) -> Path:
         {**model, "name": f"layers-{number}", "arguments": {"number": number, "width": _WIDTH}}
         for number in range(_MODELS)
     ]
-    path.write_text(json.dumps({"format": 1, "targets": [CPU, CUDA], "models": models}))
+    path.write_text(json.dumps({"format": 1, "targets": list(targets), "models": models}))
     command = [sys.executable, "-m", "tests.attack.capture_models", str(path)]
     subprocess.run([*command, str(captures_of(path))], check=True)
     return path
@@ -144,14 +156,14 @@ def _warming(farm: Farm, manifest: Path, folder: Path) -> Iterator[Callable[[], 
 
 
 @contextmanager
-def _watched_queues(farm: Farm) -> Iterator[Queues]:
+def _watched_queues(farm: Farm, vendors: Sequence[str]) -> Iterator[Queues]:
     """Samples the queues within the context."""
-    queues, is_over = Queues(), threading.Event()
+    queues, is_over = Queues({vendor: [] for vendor in vendors}), threading.Event()
     before = _compiled(farm)
 
     def watch() -> None:
         while not is_over.wait(_SCRAPE_EVERY_S):
-            for vendor, number in _waiting(farm).items():
+            for vendor, number in _waiting(farm, vendors).items():
                 queues.waiting[vendor].append(number)
 
     thread = threading.Thread(target=watch)
@@ -164,12 +176,12 @@ def _watched_queues(farm: Farm) -> Iterator[Queues]:
         queues.compiled = _compiled(farm) - before
 
 
-def _waiting(farm: Farm) -> dict[str, int]:
+def _waiting(farm: Farm, vendors: Sequence[str]) -> dict[str, int]:
     """The warm-up jobs that wait for each vendor, as the edge's metrics state."""
     samples = scrape(farm.status()["children"]["codegen"]["metrics"])
     return {
         vendor: int(value(samples, "kernelfarm_queued_jobs", vendor=vendor, priority="warm_up"))
-        for vendor in VENDORS
+        for vendor in vendors
     }
 
 
@@ -211,11 +223,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--idle-seconds", type=float, default=120.0)
+    parser.add_argument("--vendors", nargs="+", choices=tuple(TARGETS), default=tuple(TARGETS))
+    parser.add_argument("--workers", type=int, default=2, help="processes for each vendor")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm ends too
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warming-") as folder:
-        result = measure_warming(options.seconds, options.idle_seconds, Path(folder))
+        measured = MeasuredFarm(tuple(options.vendors), options.workers)
+        result = measure_warming(options.seconds, options.idle_seconds, Path(folder), measured)
     print("\n".join(table(result)))
     if options.json:
         options.json.write_text(json.dumps(asdict(result), indent=2))
