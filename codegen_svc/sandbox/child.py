@@ -91,23 +91,30 @@ def _compile_jobs(
         os.environ["HOME"] = os.environ["TMPDIR"] = tempfile.tempdir = str(scratch)
         confine(confinement, folder)
         for job in _jobs(ends.job, scratch):
-            _send_outcome(ends.result, _outcome(backend, job, confinement.limits, scratch))
+            outcome, is_success = _outcome(backend, job, confinement.limits, scratch)
+            _send_outcome(ends.result, outcome)
+            if not is_success:  # it is not used again, also if it has got another job
+                break
         status = 0
     finally:
         os._exit(status)
 
 
-def _outcome(backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path) -> bytes:
+def _outcome(
+    backend: Backend, job: bytes, limits: SandboxLimits, scratch: Path
+) -> tuple[bytes, bool]:
+    """The message about the outcome of a job, and whether it was a success."""
     with recorded_stages() as times:
         try:
             kernel, target_name = job_from_bytes(job)
             target = target_facts(target_name)
-            return outcome_of_variants(built_variants(backend, kernel, target), target.name, times)
+            variants = built_variants(backend, kernel, target)
+            return outcome_of_variants(variants, target.name, times), True
         except BaseException as error:  # the edge of the process: every failure is reported
             if not scratch.is_dir():  # the cause of any failure
-                return lost_outcome(f"{scratch} was removed")
+                return lost_outcome(f"{scratch} was removed"), False
             gc.collect()  # frees the objects that filled the memory
-            return outcome_of_error(error, limits, times)
+            return outcome_of_error(error, limits, times), False
 
 
 def _keep_only(standard: dict[int, int], ends: ChildEnds) -> None:

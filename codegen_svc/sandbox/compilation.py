@@ -18,7 +18,7 @@ from codegen_svc.sandbox.outcome import (
     variants_of_outcome,
 )
 from codegen_svc.sandbox.processes import SandboxProcesses
-from kernelfarm.errors import KernelfarmError, KernelRejectedError
+from kernelfarm.errors import InternalError, KernelfarmError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.service.logs.logger import get_logger
 
@@ -38,35 +38,76 @@ class CompileJob:
 
 
 class Compilation:
-    """A compilation that has begun: call `wait`, then `settle`, then `variants`.
+    """A compilation: call `begin`, then `wait`, then `settle`, then `variants`.
 
-    After `settle`, another compilation may begin. `spent_s` is its processor time then, however it
-    ended, and `stage_times` the times of its stages, if its process reported them. If its process
-    is lost from outside, or fails after it compiled other kernels, `settle` compiles it once more
-    in a new process.
+    After `settle`, another compilation may begin; if it was sent ahead, its process began it at
+    once. `spent_s` is its processor time then, however it ended, and `stage_times` the times of its
+    stages, if its process reported them. If its process is lost from outside, or fails after it
+    compiled other kernels, `settle` compiles it once more in a new process.
     """
 
     def __init__(self, job: CompileJob, children: SandboxProcesses, limits: SandboxLimits) -> None:
-        """Begins it.
-
-        Raises:
-            UnavailableError: there is no process, and none can be started.
-        """
         self._job = job
         self._children = children
         self._limits = limits
-        self.began_ns = self.ended_ns = time.monotonic_ns()
+        self._sent_ns = self.began_ns = self.ended_ns = time.monotonic_ns()
         self.spent_s = 0.0
         self.stage_times: tuple[StageTime, ...] = ()
         self._result: tuple[BuiltKernel, ...] | KernelfarmError | None = None
         self._reply: JobReply | None = None
         self._found: tuple[BuiltKernel, ...] | KernelfarmError = ()
-        self._begin(must_be_fresh=False)
+        self._child: SandboxProcess | None = None
+        self._before: Compilation | None = None
+        self._is_last_of_child = False
+
+    def send_ahead(self, before: Compilation) -> bool:
+        """Sends it to the process of a compilation that goes on; False if that cannot be.
+
+        If it can, `begin` must follow after `before` has settled, or `before.recall_next` earlier.
+        """
+        child, limits = before._child, self._job.time_limits  # noqa: SLF001 (of this class)
+        is_fit = before.namespace == self.namespace and before.is_open
+        if child is None or not is_fit or child.niceness != limits.niceness:
+            return False
+        if not self._children.takes_ahead(child):
+            return False
+        is_last = not self._children.is_reusable(child, self.namespace)
+        self._sent_ns = time.monotonic_ns()
+        if not child.begin_ahead(self._job.content, limits, is_last=is_last):
+            return False
+        self._child, self._before = child, before
+        return True
+
+    def recall_next(self) -> None:
+        """Ends its process after it, so that what was sent ahead is not compiled there."""
+        self._is_last_of_child = True
+
+    def begin(self) -> None:
+        """Begins it, unless its process has begun it already.
+
+        Raises:
+            UnavailableError: there is no process, and none can be started.
+        """
+        if self._before is not None and self._child is not None and not self._child.is_closed:
+            self.began_ns = self._before.ended_ns
+            self._before = None
+        else:
+            self._begin(must_be_fresh=False)
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of its job."""
+        return self._job.namespace
+
+    @property
+    def is_open(self) -> bool:
+        """True before it has settled."""
+        return self._result is None
 
     def has_ended_within(self, timeout_s: float) -> bool:
         """True as soon as `wait` need not wait, False after the timeout."""
         is_read = self._reply is not None or self._result is not None
-        return is_read or self._child.has_sent_within(timeout_s)
+        return is_read or self._process.has_sent_within(timeout_s)
 
     def wait(self) -> None:
         """Returns when its process has sent a result, or its time is over.
@@ -84,7 +125,7 @@ class Compilation:
         self.wait()
         if self._result is not None:
             return
-        is_first_job = self._child.jobs == 1
+        is_first_job = self._process.jobs == 1
         try:
             self._result = self._settled()
         except TimeLimitError as error:
@@ -115,21 +156,29 @@ class Compilation:
 
     def close(self) -> None:
         """Ends its process, if it is not settled."""
-        if self._result is None:
+        if self._result is None and self._child is not None:
             self._child.close()
+
+    @property
+    def _process(self) -> SandboxProcess:
+        if self._child is None:
+            raise InternalError("a compilation was awaited before it began")
+        return self._child
 
     def _begin(self, *, must_be_fresh: bool) -> None:
         job = self._job
         niceness = job.time_limits.niceness
-        self._child = self._children.take(job.namespace, niceness, must_be_fresh=must_be_fresh)
-        is_last = not self._children.is_reusable(self._child, job.namespace)
-        self.began_ns = time.monotonic_ns()
-        with _closing_on_error(self._child):
-            self._child.begin(job.content, job.time_limits, is_last=is_last)
+        child = self._children.take(job.namespace, niceness, must_be_fresh=must_be_fresh)
+        self._child, self._before = child, None
+        is_last = not self._children.is_reusable(child, job.namespace)
+        self._sent_ns = self.began_ns = time.monotonic_ns()
+        with _closing_on_error(child):
+            child.begin(job.content, job.time_limits, is_last=is_last)
 
     def _read(self) -> None:
-        with _closing_on_error(self._child):
-            self._reply = self._child.read(self._limits.output_bytes)
+        child = self._process
+        with _closing_on_error(child):
+            self._reply = child.read(self._limits.output_bytes)
         self.ended_ns = time.monotonic_ns()
         try:  # while the supervisor prepares its report
             self._found = self._decoded(self._reply.result or b"")
@@ -138,7 +187,7 @@ class Compilation:
 
     def _decoded(self, result: bytes) -> tuple[BuiltKernel, ...]:
         outcome = parsed_outcome(result)
-        self.stage_times += times_of_outcome(outcome, self.began_ns, self.ended_ns)
+        self.stage_times += times_of_outcome(outcome, self._sent_ns, self.ended_ns)
         return variants_of_outcome(outcome, self._job.symbol, self._job.target)
 
     def _again(self, *, needs_renewal: bool) -> None:
@@ -154,11 +203,16 @@ class Compilation:
 
     def _settled(self) -> tuple[BuiltKernel, ...]:
         assert self._reply is not None
-        with _closing_on_error(self._child):
-            end = self._child.end(self._reply)
+        child = self._process
+        is_first = child.jobs == 1
+        with _closing_on_error(child):
+            end = child.end(self._reply)
             self.spent_s += end.processor_s
             variants = self._checked(end)
-        self._children.release(self._child, self._job.namespace, end)
+        if self._is_last_of_child:
+            child.close()
+        else:
+            self._children.release(child, self._job.namespace, end, is_first=is_first)
         return variants
 
     def _checked(self, end: CompilationEnd) -> tuple[BuiltKernel, ...]:

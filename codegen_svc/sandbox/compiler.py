@@ -80,6 +80,12 @@ class SandboxedBackend:
         Raises:
             UnavailableError: no process can be started.
         """
+        compilation = self.compilation(job)
+        compilation.begin()
+        return compilation
+
+    def compilation(self, job: CompileJob) -> Compilation:
+        """A compilation that has not begun; it may be sent ahead of its begin."""
         return Compilation(job, self._children, self._limits)
 
     def close(self) -> None:

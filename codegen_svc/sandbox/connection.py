@@ -65,6 +65,14 @@ class TimeLimits:
     niceness: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _JobAhead:
+    """A job that its process has got, and begins when the present one ends."""
+
+    wall_s: float
+    is_last: bool
+
+
 class SandboxProcess:
     """A confined process that compiles one job after the other.
 
@@ -83,6 +91,28 @@ class SandboxProcess:
         self.niceness = 0
         self._ends_s = 0.0
         self._is_last = False
+        self._ahead: _JobAhead | None = None
+        self._is_busy = False
+
+    @property
+    def is_last(self) -> bool:
+        """True if its present job is its last one."""
+        return self._is_last
+
+    @property
+    def has_job_ahead(self) -> bool:
+        """True if it has got another job than its present one."""
+        return self._ahead is not None
+
+    @property
+    def is_busy(self) -> bool:
+        """True if it has a job whose end was not read."""
+        return self._is_busy
+
+    @property
+    def is_closed(self) -> bool:
+        """True after `close`."""
+        return self._job < 0
 
     def close(self) -> None:
         """Ends the process; may be called twice."""
@@ -99,12 +129,28 @@ class SandboxProcess:
         """
         self._ends_s = time.monotonic() + time_limits.wall_s
         self._is_last = is_last
+        self._is_busy = True
         self.jobs += 1
         self._notify(JOB_BEGINS)
         more_niceness = time_limits.niceness - self.niceness
         self.niceness = time_limits.niceness
-        header = JOB_HEADER.pack(len(job), time_limits.processor_s, more_niceness, is_last)
-        self._send(header + job, self._ends_s)
+        self._send(_message(job, time_limits, more_niceness, is_last=is_last), self._ends_s)
+
+    def begin_ahead(self, job: bytes, time_limits: TimeLimits, *, is_last: bool) -> bool:
+        """Sends a job that begins when the present one ends; False if it is too large for that.
+
+        After `end` of the present job, it is the present one: its time begins when the result of
+        the one before was read. Its priority is that of the one before.
+        """
+        content = _message(job, time_limits, 0, is_last=is_last)
+        if len(content) > select.PIPE_BUF:  # up to this size a pipe takes all or nothing
+            return False
+        try:
+            os.write(self._job, content)
+        except (BlockingIOError, BrokenPipeError):
+            return False
+        self._ahead = _JobAhead(time_limits.wall_s, is_last)
+        return True
 
     def has_sent_within(self, timeout_s: float) -> bool:
         """True as soon as the process has sent a part of its result or ended."""
@@ -117,6 +163,9 @@ class SandboxProcess:
         reply = JobReply(*self._read(ends_s, output_bytes))
         if reply.result is not None and not self._is_last:
             self._notify(JOB_ENDED)
+            if self._ahead is not None:
+                self._notify(JOB_BEGINS)
+                self._ends_s = time.monotonic() + self._ahead.wall_s
         elif reply.ended_for:
             with contextlib.suppress(OSError):
                 self._supervision.shutdown(socket.SHUT_WR)
@@ -132,6 +181,10 @@ class SandboxProcess:
     def _end(self, record: dict[str, Any], ended_for: str) -> CompilationEnd:
         before_s, self.processor_s = self.processor_s, float(record["processor_s"])
         self.idle_since_s = time.monotonic()
+        self._is_busy = self._ahead is not None
+        if self._ahead is not None:
+            self.jobs += 1
+            self._is_last, self._ahead = self._ahead.is_last, None
         return CompilationEnd(
             ended_for=ended_for or str(record.get("ended_for", "")),
             is_over="exit" in record,
@@ -160,24 +213,26 @@ class SandboxProcess:
 
     def _read(self, ends_s: float, output_bytes: int) -> tuple[bytes | None, str]:
         """The result or None, and why the process must be ended (empty if it need not be)."""
-        content = bytearray()
-        length = None
-        while length is None or len(content) < length:
+        content, missing, is_header = bytearray(), RESULT_HEADER.size, True
+        while missing:
             left_s = ends_s - time.monotonic()
             if left_s <= 0:
                 return None, "time"
             if not select.select([self._result], [], [], left_s)[0]:
                 continue
-            part = os.read(self._result, _CHUNK_BYTES)
+            # No more than this result: that of the next job may follow.
+            part = os.read(self._result, min(missing, _CHUNK_BYTES))
             if not part:
                 return None, ""
             content += part
-            if length is None and len(content) >= RESULT_HEADER.size:
-                (length,) = RESULT_HEADER.unpack_from(content)
-                del content[: RESULT_HEADER.size]
-            if max(length or 0, len(content)) > output_bytes:
-                return None, "output"
-        return bytes(content[:length]), ""
+            missing -= len(part)
+            if is_header and not missing:
+                (missing,) = RESULT_HEADER.unpack(content)
+                content.clear()
+                is_header = False
+                if missing > output_bytes:
+                    return None, "output"
+        return bytes(content), ""
 
     def _record(self) -> dict[str, Any] | None:
         """The supervisor's record; None if it is gone or does not answer."""
@@ -193,3 +248,7 @@ class SandboxProcess:
         except (OSError, ValueError):
             return None
         return record
+
+
+def _message(job: bytes, time_limits: TimeLimits, niceness: int, *, is_last: bool) -> bytes:
+    return JOB_HEADER.pack(len(job), time_limits.processor_s, niceness, is_last) + job

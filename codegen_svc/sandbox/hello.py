@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 class ZygoteHello:
     """A zygote's toolchain and confinement level, or the error that it met (`reason`, `message`).
 
-    `takes_many_jobs` is true if a child may compile several kernels.
+    `takes_many_jobs` is true if a child may compile several kernels, `takes_jobs_ahead` if it may
+    get the next one while it compiles one.
     """
 
     fingerprint: str = ""
@@ -18,6 +19,7 @@ class ZygoteHello:
     level: str = ""
     warm_up_ms: float = 0.0
     takes_many_jobs: bool = False
+    takes_jobs_ahead: bool = False
     reason: str = ""
     message: str = ""
 

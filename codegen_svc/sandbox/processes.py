@@ -18,7 +18,7 @@ from codegen_svc.sandbox.restrictions import MAX_REUSED_PROCESSOR_S
 from codegen_svc.sandbox.zygote_process import ZygoteProcess
 from kernelfarm.errors import UnavailableError
 
-_MAX_JOBS: Final = 32
+_MAX_JOBS: Final = 128
 # Shorter than the limit of the process's supervisor.
 _MAX_IDLE_S: Final = 20.0
 _MAX_GROWTH_BYTES: Final = 256 << 20
@@ -67,16 +67,26 @@ class SandboxProcesses:
         """True if the child may wait for another job after its next one ends."""
         return bool(namespace) and self.hello.takes_many_jobs and child.jobs < _MAX_JOBS - 1
 
-    def release(self, child: SandboxProcess, namespace: str, end: CompilationEnd) -> None:
-        """Keeps a child that returned a result, unless it has grown or used much time."""
-        if child.jobs == 1:
+    def takes_ahead(self, child: SandboxProcess) -> bool:
+        """True if the child may get its next job before the present one has ended."""
+        is_free = not child.is_closed and not child.is_last and not child.has_job_ahead
+        return self.hello.takes_jobs_ahead and is_free
+
+    def release(
+        self, child: SandboxProcess, namespace: str, end: CompilationEnd, *, is_first: bool
+    ) -> None:
+        """Keeps a child that returned a result, unless it has grown or used much time.
+
+        If it has begun another job already, that goes on, or ends with it.
+        """
+        if is_first:
             self._first_bytes = end.memory_bytes
         has_grown = end.memory_bytes - self._first_bytes > _MAX_GROWTH_BYTES
         is_worn = has_grown or child.processor_s > MAX_REUSED_PROCESSOR_S
         if end.is_over or end.tasks != 1 or is_worn:  # closing it ends processes that a job left
             child.close()
-            return
-        self._idle_process, self._idle_namespace = child, namespace
+        elif not child.is_busy:
+            self._idle_process, self._idle_namespace = child, namespace
 
     def renew(self) -> None:
         """Checks, after a loss, that a new child can be forked.

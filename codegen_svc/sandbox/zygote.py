@@ -81,6 +81,8 @@ def _serve(worker: socket.socket, vendor: str, limits: SandboxLimits, base: Path
             str(level),
             warm_up_ms,
             confinement.takes_many_jobs,
+            # Whether a program is left over from a kernel can be seen only before the next begins.
+            confinement.takes_many_jobs and not confinement.may_start_programs,
         )
     except KernelfarmError as error:
         worker.sendall(ZygoteHello(reason=error_facts(error).reason, message=str(error)).to_bytes())

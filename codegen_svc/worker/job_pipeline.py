@@ -1,8 +1,9 @@
 """Builds the kernels of messages: while one compiles, the one before it is published.
 
 The compiling process is to wait as little as possible. So this process reads and checks the next
-kernel, adopts its lease, and checks, signs and stores the last one, while a kernel compiles. If
-that takes longer than small kernels do, it gives the lease back, for another worker. When the last
+kernel, adopts its lease, sends it to the compiling process, and checks, signs and stores the last
+one, while a kernel compiles. If that takes longer than small kernels do, it gives the lease back,
+for another worker. When the last
 kernel of a message has ended, it goes on with the next message of the queue, if one waits.
 
 Each job has a lease, limits and an end of its own: what happens to one does not affect the others.
@@ -148,7 +149,11 @@ class JobPipeline:
         job = None
         if running.is_small:
             job = self._next_job(is_ahead=True)
+            if job is not None:
+                self._send_ahead(job, running)
             if not self._has_ended_within(running, _AHEAD_S):
+                if running.compilation is not None and job is not None and job.compilation:
+                    running.compilation.recall_next()
                 ahead = [] if job is None else [job]
                 self._give_back(*ahead, *self._waiting)
                 job = None
@@ -283,14 +288,26 @@ class JobPipeline:
     def _compile(self, job: _Job) -> None:
         if job.input is None:
             raise job.error or InternalError("a job was not prepared")
-        backend, found = self._worker.backend(), job.input
-        names = {"target": found.target.name, "kernel": found.kernel.name}
+        names = {"target": job.input.target.name, "kernel": job.input.kernel.name}
         job.compile_span = spans.BegunSpan("compile", job.traceparent, **names)
-        limits = _time_limits(self._settings, job.group)
-        job.compilation = backend.begin(
-            CompileJob(
-                found.content, found.kernel.name, found.target.name, limits, job.group.namespace
-            )
+        compilation = job.compilation or self._compilation(job.input, job.group)
+        job.compilation = None  # if it does not begin, there is nothing to wait for
+        compilation.begin()
+        job.compilation = compilation
+
+    def _send_ahead(self, job: _Job, running: _Job) -> None:
+        """Sends a job to the process of the running one, if that takes it; `_compile` begins it."""
+        if job.input is None or running.compilation is None:
+            return
+        compilation = self._compilation(job.input, job.group)
+        if compilation.send_ahead(running.compilation):
+            job.compilation = compilation
+
+    def _compilation(self, found: _Input, group: QueuedGroup) -> Compilation:
+        limits = _time_limits(self._settings, group)
+        kernel, target = found.kernel.name, found.target.name
+        return self._worker.backend().compilation(
+            CompileJob(found.content, kernel, target, limits, group.namespace)
         )
 
     def _has_ended_within(self, job: _Job, timeout_s: float) -> bool:

@@ -34,7 +34,7 @@ def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
     """
     settings = {**SHORT_LEASES, "job_group_s": "2", "quick_time_limit_s": "600"}
     with codegen_farm(tmp_path_factory.mktemp("groups"), **settings) as started:
-        started.environment["ECHO_STAYS"] = "1"
+        started.environment["ECHO_STAYS"] = "ahead"
         started.start_edge()
         started.start_worker()
         yield started

@@ -13,7 +13,7 @@ from tests.support.codegen_calls import artifacts_of, build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
 
 FIRST, SECOND = "kernel 1 of its process", "kernel 2 of its process"
-MOST = 32
+MOST = 128
 
 
 @pytest.fixture(scope="module")

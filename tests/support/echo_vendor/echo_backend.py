@@ -57,8 +57,12 @@ class EchoBackend:
 
     def needs(self) -> ToolNeeds:
         gates = os.environ.get("ECHO_GATES")
-        stays = "ECHO_STAYS" in os.environ
-        return ToolNeeds(writable=(Path(gates),) if gates else (), takes_many_jobs=stays)
+        stays = os.environ.get("ECHO_STAYS", "")
+        return ToolNeeds(
+            writable=(Path(gates),) if gates else (),
+            starts_programs=stays != "ahead",
+            takes_many_jobs=bool(stays),
+        )
 
     def fingerprint(self) -> str:
         return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
