@@ -65,7 +65,7 @@ class Compilation:
 
         If it can, `begin` must follow after `before` has settled, or `before.recall_next` earlier.
         """
-        child, limits = before._child, self._job.time_limits  # noqa: SLF001 (of this class)
+        child, limits = before._child, self._job.time_limits
         is_fit = before.namespace == self.namespace and before.is_open
         if child is None or not is_fit or child.niceness != limits.niceness:
             return False

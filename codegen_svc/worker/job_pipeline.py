@@ -3,8 +3,8 @@
 The compiling process is to wait as little as possible. So this process reads and checks the next
 kernel, adopts its lease, sends it to the compiling process, and checks, signs and stores the last
 one, while a kernel compiles. If that takes longer than small kernels do, it gives the lease back,
-for another worker. When the last
-kernel of a message has ended, it goes on with the next message of the queue, if one waits.
+for another worker. When the last kernel of a message has ended, it goes on with the next message of
+the queue, if one waits.
 
 Each job has a lease, limits and an end of its own: what happens to one does not affect the others.
 """

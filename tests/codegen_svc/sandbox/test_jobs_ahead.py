@@ -175,7 +175,7 @@ def test_a_recalled_kernel_is_not_used(backend: SandboxedBackend, gates: Path) -
 def test_what_cannot_be_sent_ahead(
     backend: SandboxedBackend, gates: Path, next_job: CompileJob, why: str
 ) -> None:
-    name = f"gated_{why.split()[0]}"
+    name = f"gated_{why.split(maxsplit=1)[0]}"
     first = begun(backend, gates, name)
     second = backend.compilation(next_job)
     assert not second.send_ahead(first), why
