@@ -77,7 +77,8 @@ class SandboxProcess:
     """A confined process that compiles one job after the other.
 
     `jobs` is the number of its jobs so far, `processor_s` its processor time, `idle_since_s` the
-    time at which its last job ended. Its `niceness` can only grow.
+    time at which its last job ended, `first_bytes` its memory after the first one. Its `niceness`
+    can only grow.
     """
 
     def __init__(self, job: int, result: int, supervision: socket.socket) -> None:
@@ -88,6 +89,7 @@ class SandboxProcess:
         self.jobs = 0
         self.processor_s = 0.0
         self.idle_since_s = 0.0
+        self.first_bytes = 0
         self.niceness = 0
         self._ends_s = 0.0
         self._is_last = False

@@ -25,9 +25,10 @@ _MAX_GROWTH_BYTES: Final = 256 << 20
 
 
 class SandboxProcesses:
-    """A zygote, which is started again when it or a part of it is lost, and one idle child.
+    """A zygote, which is started again when it or a part of it is lost, and its idle children.
 
-    `can_start` is false if the last attempt to start it again failed.
+    There is at most one idle child of each priority, because a worker gets kernels of users and of
+    warm-ups by turns. `can_start` is false if the last attempt to start it again failed.
     """
 
     def __init__(self, vendor: str, limits: SandboxLimits) -> None:
@@ -41,9 +42,7 @@ class SandboxProcesses:
         self._zygote: ZygoteProcess | None = ZygoteProcess(vendor, limits)
         self.hello: ZygoteHello = self._zygote.hello
         self.can_start = True
-        self._idle_process: SandboxProcess | None = None
-        self._idle_namespace = ""
-        self._first_bytes = 0
+        self._idle: dict[int, tuple[str, SandboxProcess]] = {}
 
     def take(self, namespace: str, niceness: int = 0, *, must_be_fresh: bool) -> SandboxProcess:
         """A child for one job of a namespace; if the namespace is empty, a new child.
@@ -54,11 +53,10 @@ class SandboxProcesses:
         Raises:
             UnavailableError: there is no child, and the zygote cannot be started again.
         """
-        idle, self._idle_process = self._idle_process, None
-        if idle is not None:
+        if niceness in self._idle:
+            idle_namespace, idle = self._idle.pop(niceness)
             is_old = time.monotonic() - idle.idle_since_s > _MAX_IDLE_S
-            is_fit = self._idle_namespace == namespace and idle.niceness == niceness
-            if is_fit and not must_be_fresh and not is_old:
+            if idle_namespace == namespace and not must_be_fresh and not is_old:
                 return idle
             idle.close()
         return self._fresh()
@@ -80,13 +78,13 @@ class SandboxProcesses:
         If it has begun another job already, that goes on, or ends with it.
         """
         if is_first:
-            self._first_bytes = end.memory_bytes
-        has_grown = end.memory_bytes - self._first_bytes > _MAX_GROWTH_BYTES
+            child.first_bytes = end.memory_bytes
+        has_grown = end.memory_bytes - child.first_bytes > _MAX_GROWTH_BYTES
         is_worn = has_grown or child.processor_s > MAX_REUSED_PROCESSOR_S
         if end.is_over or end.tasks != 1 or is_worn:  # closing it ends processes that a job left
             child.close()
         elif not child.is_busy:
-            self._idle_process, self._idle_namespace = child, namespace
+            self._idle[child.niceness] = namespace, child
 
     def renew(self) -> None:
         """Checks, after a loss, that a new child can be forked.
@@ -98,9 +96,9 @@ class SandboxProcesses:
 
     def close(self) -> None:
         """Ends the processes."""
-        if self._idle_process is not None:
-            self._idle_process.close()
-            self._idle_process = None
+        for _, idle in self._idle.values():
+            idle.close()
+        self._idle.clear()
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None

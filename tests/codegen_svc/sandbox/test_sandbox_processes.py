@@ -1,4 +1,4 @@
-"""A process gets its next kernel while it compiles one; what happens to one is not the other's."""
+"""Processes that compile several kernels: one of each priority, with the next kernel sent ahead."""
 
 from __future__ import annotations
 
@@ -196,3 +196,14 @@ def test_one_kernel_at_a_time_is_sent_ahead(backend: SandboxedBackend, gates: Pa
         if compilation is not first:
             compilation.begin()
         assert compilation.variants()
+
+
+def test_a_process_of_each_priority_waits_for_kernels(backend: SandboxedBackend) -> None:
+    lower = TimeLimits(2.0, 5, niceness=5)
+    numbers = [
+        number_in_process(backend.begin(job(f"counted_p{number}", limits=limits)))
+        for number, limits in enumerate((LIMITS, lower, LIMITS, lower, LIMITS))
+    ]
+    users, warm_ups = numbers[::2], numbers[1::2]
+    assert users == [users[0] + more for more in range(3)]
+    assert warm_ups == [warm_ups[0], warm_ups[0] + 1]
