@@ -1,4 +1,4 @@
-"""Users' Triton kernels become cubins and hsacos; other targets refuse them."""
+"""Users' Triton kernels become cubins and hsacos; CPUs refuse them."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def test_the_options_of_a_kernel_are_used_and_those_of_other_vendors_noted() -> 
     assert _built(kernel, "rocm:gfx942")[-1].notes == ()
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "ascend:910b"])
-def test_other_targets_refuse_user_kernels(target: str) -> None:
-    with pytest.raises(KernelRejectedError, match=f"no Triton source for {target}; expected a GPU"):
-        _built(TUTORIALS["add"].kernel(), target)
+def test_cpus_refuse_user_kernels() -> None:
+    expected = r"no Triton source for cpu:x86-64-v3; expected a target such as cuda"
+    with pytest.raises(KernelRejectedError, match=expected):
+        _built(TUTORIALS["add"].kernel(), "cpu:x86-64-v3")
 
 
 def test_a_kernel_that_triton_refuses_is_an_error_with_tritons_words() -> None:
