@@ -15,12 +15,14 @@ from codegen_svc.backends.ascend.adapter import REMEDY as ADAPTER_REMEDY
 from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, find_bishengir
 from codegen_svc.backends.ascend.cores import require_vector_cores
+from codegen_svc.backends.ascend.hinted_tiling import hinted_local_tiling
 from codegen_svc.backends.ascend.kernel_object import (
     BINARY_STAGE,
     TILING,
     kernel_object,
     launched_arguments,
 )
+from codegen_svc.backends.ascend.scopes import lower_scopes, scope_loops, scopes_stage
 from codegen_svc.backends.ascend.triton_ir import triton_ir
 from codegen_svc.backends.ascend.user_kernel import build_user_kernel
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
@@ -29,8 +31,8 @@ from codegen_svc.backends.triton_assumptions import VariantPlan, plan_index_vari
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.backends.triton_toolchain import backend_fingerprint, triton_status
 from codegen_svc.emitters.triton.index import numel
-from codegen_svc.emitters.triton.local_tiling import local_bytes, local_tiling
-from codegen_svc.emitters.triton.source import TritonSource, emit_triton
+from codegen_svc.emitters.triton.local_tiling import local_bytes
+from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import ceil_div
@@ -97,7 +99,7 @@ def _check_name(name: str, target: TargetFacts) -> None:
 
 def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKernel:
     chip = target.section(LocalBufferFacts)
-    tiling = local_tiling(kernel, target, variant.index_bits)
+    tiling, hint_notes = hinted_local_tiling(kernel, target, variant.index_bits)
     if tiling is None:
         raise KernelRejectedError(
             f"kernel {kernel.name} does not fit the {chip.size_bytes} bytes of"
@@ -107,18 +109,28 @@ def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKe
         source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     ttir = triton_ir(source)
     with stage("linalg"):
-        linalg = lower_to_linalg(kernel.name, ttir)
+        scoped = lower_to_linalg(kernel.name, ttir)
+        if tiling.load_buffers > 1:
+            scoped = scope_loops(scoped, tiling.load_buffers)
+        linalg = lower_scopes(scoped)
     launch = _launch_facts(kernel, chip, tiling, require_vector_cores(kernel.name, linalg))
     is_double_buffered = tiling.load_buffers > 1
     made = kernel_object(linalg, launch, target.arch, is_double_buffered=is_double_buffered)
     return BuiltKernel(
         binary_stage=BINARY_STAGE,
-        stages=(*_texts(kernel, source, ttir, linalg), made.stage()),
+        stages=(
+            StageText("kernel", print_kernel(kernel).encode(), True),
+            StageText("triton", source.text.encode(), True),
+            StageText("ttir", ttir.encode(), True),
+            *scopes_stage(scoped),
+            StageText("linalg", linalg.encode(), True),
+            made.stage(),
+        ),
         launch=launch,
         guard=variant.guard,
         is_stub=bool(made.stub_reason),
         stub_reason=made.stub_reason,
-        notes=(*source.notes, *_library_notes(kernel)),
+        notes=(*source.notes, *_library_notes(kernel), *hint_notes),
     )
 
 
@@ -126,15 +138,6 @@ def _library_notes(kernel: Kernel) -> tuple[str, ...]:
     ops = {s.op for s in kernel.body if isinstance(s, Scan)} & {"cumsum", "cumprod"}
     return tuple(
         f"calls triton_{op} of CANN's library, which was not run here" for op in sorted(ops)
-    )
-
-
-def _texts(kernel: Kernel, source: TritonSource, ttir: str, linalg: str) -> tuple[StageText, ...]:
-    return (
-        StageText("kernel", print_kernel(kernel).encode(), True),
-        StageText("triton", source.text.encode(), True),
-        StageText("ttir", ttir.encode(), True),
-        StageText("linalg", linalg.encode(), True),
     )
 
 
