@@ -72,7 +72,7 @@ _POINTER_AS_STRUCT = rf"""%p_\g<name> = llvm.inttoptr \g<address> : i64 to !llvm
 
 # What the lowered text calls and Debian's tools do not carry: MLIR's copy between blocks of
 # different strides (descriptors are {rank, pointer to {allocated, aligned, offset, sizes,
-# strides}}) and compiler-rt's rounding to bf16.
+# strides}}), functions of CANN's library, and compiler-rt's rounding to bf16.
 _RUNTIME = """
 #include <stdint.h>
 #include <string.h>
@@ -91,6 +91,9 @@ void memrefCopy(int64_t size, Unranked *source, Unranked *target) {
   copy(size, rank, from->shape, to->aligned + to->offset * size, to->shape + rank,
        from->aligned + from->offset * size, from->shape + rank);
 }
+float tanhf(float), powf(float, float);
+float __hmf_tanhf(float x) { return tanhf(x); }
+float __hmf_powf(float x, float y) { return powf(x, y); }
 __bf16 __truncsfbf2(float value) {
   uint32_t bits;
   __bf16 result;
@@ -170,7 +173,8 @@ def linalg_of(built: BuiltKernel) -> str:
 
 def load_linalg(linalg: str, symbol: str, folder: Path) -> Any:
     """A kernel's function, compiled for this machine; the folder has to be its own."""
-    kept = (line for line in linalg.splitlines() if "annotation.mark" not in line)
+    dropped = ("annotation.mark", "gpu.barrier")  # a program is one thread here
+    kept = (line for line in linalg.splitlines() if not any(word in line for word in dropped))
     plain = [_POINTER.sub(_POINTER_AS_STRUCT, line) for line in kept]
     lowered = output_of("mlir-opt-19", *_PASSES, text="\n".join(plain))
     llvm = output_of("mlir-translate-19", "--mlir-to-llvmir", text=lowered)

@@ -22,6 +22,7 @@ from codegen_svc.backends.ascend.kernel_object import (
     kernel_object,
     launched_arguments,
 )
+from codegen_svc.backends.ascend.library_calls import library_notes
 from codegen_svc.backends.ascend.scopes import lower_scopes, scope_loops, scopes_stage
 from codegen_svc.backends.ascend.triton_ir import triton_ir
 from codegen_svc.backends.ascend.user_kernel import build_user_kernel
@@ -37,7 +38,7 @@ from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
-from kernelfarm.ir.loop_ir import Kernel, Scan
+from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import LocalBufferFacts, TargetFacts
@@ -130,14 +131,7 @@ def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKe
         guard=variant.guard,
         is_stub=bool(made.stub_reason),
         stub_reason=made.stub_reason,
-        notes=(*source.notes, *_library_notes(kernel), *hint_notes),
-    )
-
-
-def _library_notes(kernel: Kernel) -> tuple[str, ...]:
-    ops = {s.op for s in kernel.body if isinstance(s, Scan)} & {"cumsum", "cumprod"}
-    return tuple(
-        f"calls triton_{op} of CANN's library, which was not run here" for op in sorted(ops)
+        notes=(*source.notes, *library_notes(linalg), *hint_notes),
     )
 
 

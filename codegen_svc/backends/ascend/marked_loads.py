@@ -96,7 +96,8 @@ def _misfit(hint: Hint, chip: LocalBufferFacts) -> str:
 
 def _statement_misfit(hint: Hint, statement: ast.stmt | None) -> str:
     """Why a hint does not fit its statement; empty if it does."""
-    if statement is None or not loads_in(statement):
+    is_block = isinstance(statement, ast.FunctionDef | ast.If | ast.While)
+    if statement is None or is_block or not loads_in(statement):
         return "expected it at a statement with tl.load"
     if not isinstance(statement, ast.For):
         return ""

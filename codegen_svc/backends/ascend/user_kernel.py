@@ -17,6 +17,7 @@ from codegen_svc.backends.ascend.kernel_object import (
     kernel_object,
     launched_arguments,
 )
+from codegen_svc.backends.ascend.library_calls import library_notes
 from codegen_svc.backends.ascend.load_hints import apply_load_hints
 from codegen_svc.backends.ascend.marked_loads import (
     IMPORTS,
@@ -86,7 +87,7 @@ def _built(kernel: UserKernel, target: TargetFacts, marked: MarkedKernel) -> Bui
         launch=launch,
         is_stub=bool(made.stub_reason),
         stub_reason=made.stub_reason,
-        notes=(*_option_notes(kernel, target), *hinted.notes),
+        notes=(*_option_notes(kernel, target), *hinted.notes, *library_notes(linalg)),
     )
 
 

@@ -141,6 +141,10 @@ def test_a_kernel_with_hints_computes_the_same(tmp_path: Path) -> None:
         (_hinted("persistent matmul", loop="dot_pad_only_k"), "tl.load, not at a loop"),
         (_hinted("grouped matmul", k="multibuffer"), "no load of a block is left"),
         (
+            with_comments(TUTORIALS["grouped matmul"].kernel(), {"while tile": "multibuffer"}),
+            "expected it at a statement with tl.load",
+        ),
+        (
             with_comments(TUTORIALS["add"].kernel(), {"tl.store(": "multibuffer"}),
             "expected it at a statement with tl.load",
         ),

@@ -81,7 +81,7 @@ def test_a_tutorial_compiles_with_all_stages(name: str) -> None:
     assert not built.guard
 
 
-def test_functions_of_a_gpu_vendors_library_are_refused_with_the_reason() -> None:
+def test_other_functions_of_nvidias_library_are_refused_with_the_reason() -> None:
     expected = r"leaves tt\.extern_elementwise of kernel arc_sines_.*no form of it for Ascend"
     with pytest.raises(KernelRejectedError, match=expected):
         _built(TUTORIALS["library functions"].kernel())
@@ -237,6 +237,35 @@ RUNS: dict[str, Callable[[], Run]] = {
     "grouped matmul": _grouped_matmul,
     "tensor descriptors": _described,
 }
+
+
+_FUNCTIONS = """def functions(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(a_ptr + at), tl.load(b_ptr + at)
+    tl.debug_barrier()
+    scale = libdevice.rsqrt(tl.sum(a * a, axis=0))
+    tl.store(out_ptr + at, libdevice.tanh(b) * scale + libdevice.pow(libdevice.abs(a), b))
+"""
+
+
+@pytest.mark.third_party
+def test_functions_of_nvidias_library_that_ascend_has_are_called(tmp_path: Path) -> None:
+    need(*TOOLS)
+    names = ("a_ptr", "b_ptr", "out_ptr")
+    params = (*(Pointer(name, DType.F32) for name in names), FixedParam("BLOCK", 64))
+    kernel = UserKernel("functions", _FUNCTIONS, "functions", params)
+    built = _built(kernel)
+    a, b, out = (_floats(64) for _ in range(3))
+    run_user_linalg(built, kernel, (a, b, out), (1, 1, 1), tmp_path)
+
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    scale = 1 / np.sqrt((wide_a * wide_a).sum())
+    expected = np.tanh(wide_b) * scale + np.abs(wide_a) ** wide_b
+    np.testing.assert_allclose(out, expected, rtol=4e-6)
+    assert built.notes == tuple(
+        f"calls __hmf_{name} of CANN's library, which was not run here"
+        for name in ("powf", "tanhf")
+    )
 
 
 # slow: the largest ones; MLIR's tools and clang take seconds for each.
