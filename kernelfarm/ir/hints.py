@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from kernelfarm.errors import InvalidGraphError
 
@@ -56,14 +56,9 @@ class NodeHint:
     hint: KernelHint
 
 
-class _Stated(Protocol):
-    @property
-    def value(self) -> int | None: ...
-
-
-def block_copies(hint: _Stated) -> int:
-    """The buffers of a block that a hint `multibuffer` states: 2 without a number."""
-    return _DEFAULT_COPIES if hint.value is None else hint.value
+def block_copies(stated: int | None) -> int:
+    """The buffers of a block by the number of a hint `multibuffer`: 2 without one."""
+    return _DEFAULT_COPIES if stated is None else stated
 
 
 def read_hint(text: str) -> KernelHint | None:

@@ -28,7 +28,7 @@ def hint_misfit(hint: KernelHint, kernel: Kernel, target: TargetFacts) -> str:
     if hint.name == DOT_PAD_ONLY_K:
         return "the framework computes the chip's products of matrices"
     is_copies = hint.name == MULTIBUFFER
-    stated = block_copies(hint) if is_copies else hint.value
+    stated = block_copies(hint.value) if is_copies else hint.value
     allowed = _copies(target) if is_copies else _numbers(hint.name, target.section(GpuFacts))
     return "" if stated in allowed else f"expected one of {', '.join(map(str, allowed))}"
 

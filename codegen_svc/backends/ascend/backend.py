@@ -125,7 +125,7 @@ def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKe
             StageText("ttir", ttir.encode(), True),
             *scopes_stage(scoped),
             StageText("linalg", linalg.encode(), True),
-            made.stage(),
+            made.stage_text(),
         ),
         launch=launch,
         guard=variant.guard,

@@ -16,7 +16,7 @@ def hinted_local_tiling(
     hint = next((hint for hint in kernel.hints if hint.name == MULTIBUFFER), None)
     if hint is None:
         return local_tiling(kernel, target, index_bits), ()
-    copies = block_copies(hint)
+    copies = block_copies(hint.value)
     tiling = local_tiling(kernel, target, index_bits, (copies,))
     if tiling is None:
         problem = f"{copies} buffers of each block do not fit the chip at any tiling"

@@ -32,7 +32,7 @@ class KernelObject:
     binary: bytes
     stub_reason: str = ""
 
-    def stage(self) -> StageText:
+    def stage_text(self) -> StageText:
         """The object in the form of artifacts."""
         return StageText(BINARY_STAGE, self.binary, is_text=False)
 

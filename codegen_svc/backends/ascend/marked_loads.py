@@ -90,7 +90,7 @@ def _misfit(hint: Hint, chip: LocalBufferFacts) -> str:
         return "it does not exist for this vendor"
     if hint.name == DOT_PAD_ONLY_K:
         return "" if hint.value is None else "expected no number"
-    is_known = 2 <= block_copies(hint) <= chip.max_block_copies
+    is_known = 2 <= block_copies(hint.value) <= chip.max_block_copies
     return "" if is_known else f"expected a number from 2 to {chip.max_block_copies}"
 
 
@@ -109,7 +109,7 @@ def _statement_misfit(hint: Hint, statement: ast.stmt | None) -> str:
 
 
 def _copies(hint: Hint) -> int:
-    return block_copies(hint) if hint.name == MULTIBUFFER else 0
+    return block_copies(hint.value) if hint.name == MULTIBUFFER else 0
 
 
 class _Marker(ast.NodeTransformer):

@@ -8,7 +8,7 @@ from codegen_svc.emitters.triton.source import TritonSource
 
 # Triton IR is the same for every chip, but Triton needs the name of a chip. The options are the
 # strictest: IEEE precision, no fusion of multiplications with additions.
-_FRONTEND = CompileTarget("cuda", 80, 32)
+_FRONTEND = CompileTarget("cuda", 80, 32, shown="ascend")
 _OPTIONS = {
     "enable_fp_fusion": False,
     "default_dot_input_precision": "ieee",

@@ -82,7 +82,7 @@ def _built(kernel: UserKernel, target: TargetFacts, marked: MarkedKernel) -> Bui
             StageText("ttir", ttir.encode(), True),
             *scopes_stage(hinted.linalg),
             StageText("linalg", linalg.encode(), True),
-            made.stage(),
+            made.stage_text(),
         ),
         launch=launch,
         is_stub=bool(made.stub_reason),

@@ -82,6 +82,16 @@ def test_a_kernel_that_triton_refuses_is_an_error_with_tritons_words() -> None:
         _built(replace(kernel, params=params), "cuda:sm_90a")
 
 
+def test_tritons_reason_is_shown_behind_much_source_text() -> None:
+    kernel = TUTORIALS["persistent matmul"].kernel()
+    text = kernel.source.replace("tl.dot(a, b, total)", "tl.dot(a, b, total, input_precision='f')")
+
+    with pytest.raises(
+        KernelRejectedError, match=r"at 13:20:[\s\S]*input_precision must be one of"
+    ):
+        _built(replace(kernel, source=text), "rocm:gfx942")
+
+
 def test_a_kernel_that_needs_too_much_shared_memory_is_refused() -> None:
     kernel = replace(TUTORIALS["tensor descriptors"].kernel(), options=(("num_stages", 16),))
 

@@ -88,8 +88,21 @@ def test_other_functions_of_nvidias_library_are_refused_with_the_reason() -> Non
 
 
 def test_a_kernel_that_triton_refuses_is_an_error_with_tritons_words() -> None:
-    with pytest.raises(KernelRejectedError, match=r"triton .* refuses kernel[\s\S]*power of 2"):
+    with pytest.raises(
+        KernelRejectedError, match=r"triton .* refuses kernel .* for ascend[\s\S]*power of 2"
+    ):
         _built(_with(TUTORIALS["add"].kernel(), BLOCK=1000))
+
+
+def test_products_in_tf32_are_refused_and_others_are_ieee() -> None:
+    plain = TUTORIALS["persistent matmul"].kernel()
+    text = plain.source.replace(
+        "tl.dot(a, b, total)", "tl.dot(a, b, total, input_precision='tf32')"
+    )
+    with pytest.raises(KernelRejectedError, match=r"input_precision must be one of[\s\S]*ieee"):
+        _built(replace(plain, source=text))
+    linalg = next(s.content for s in _built(plain).stages if s.name == "linalg")
+    assert linalg.count(b'input_precison = "ieee"') == linalg.count(b"linalg.matmul") == 1
 
 
 def test_a_name_that_the_runtime_does_not_take_is_refused() -> None:
