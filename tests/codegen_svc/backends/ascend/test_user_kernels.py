@@ -24,7 +24,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.interpret import numpy_dtype
-from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, UserKernel
+from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, Scalar, UserKernel
 from kernelfarm.targets import target_facts
 from tests.support.linalg_cpu import TOOLS, run_user_linalg
 from tests.support.third_party import need
@@ -250,6 +250,35 @@ RUNS: dict[str, Callable[[], Run]] = {
     "grouped matmul": _grouped_matmul,
     "tensor descriptors": _described,
 }
+
+
+_UNSIGNED = """def unsigned(a_ptr, b_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    a, b = tl.load(a_ptr + at), tl.load(b_ptr + at)
+    tl.store(out_ptr + at, a // b)
+    tl.store(out_ptr + BLOCK + at, a % b)
+    tl.store(out_ptr + 2 * BLOCK + at, a >> 3)
+    tl.store(out_ptr + 3 * BLOCK + at, tl.maximum(a, b))
+    tl.store(out_ptr + 4 * BLOCK + at, (a < b).to(tl.uint32) + tl.min(a, axis=0))
+    is_loaded = at.to(tl.uint32) * 3 < n
+    tl.store(out_ptr + 5 * BLOCK + at, tl.load(a_ptr + at, mask=is_loaded, other=7))
+"""
+
+
+@pytest.mark.third_party
+def test_numbers_without_a_sign_stay_so(tmp_path: Path) -> None:
+    need(*TOOLS)
+    names = ("a_ptr", "b_ptr", "out_ptr")
+    pointers = tuple(Pointer(name, DType.U32) for name in names)
+    params = (*pointers, Scalar("n", DType.I32), FixedParam("BLOCK", 64))
+    kernel = UserKernel("unsigned", _UNSIGNED, "unsigned", params)
+    a, b = (_random.integers(1, 1 << 32, 64, dtype=np.uint32) for _ in range(2))
+    assert (a >> 31).any() and (b >> 31).any()
+    out = np.zeros(6 * 64, dtype=np.uint32)
+    run_user_linalg(_built(kernel), kernel, (a, b, out, 100), (1, 1, 1), tmp_path)
+    loaded = np.where(np.arange(64) * 3 < 100, a, 7)
+    expected = (a // b, a % b, a >> 3, np.maximum(a, b), (a < b) + a.min(), loaded)
+    np.testing.assert_array_equal(out, np.concatenate(expected))
 
 
 _FUNCTIONS = """def functions(a_ptr, b_ptr, out_ptr, BLOCK: tl.constexpr):
