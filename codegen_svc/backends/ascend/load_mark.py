@@ -10,14 +10,14 @@ from typing import Any
 import triton.language as tl
 from triton._C.libtriton import ir
 
-ATTRIBUTE = "kernelfarm.mark"
+from codegen_svc.backends.ascend.marked_loads import MARK
 
 
 def _mark(value: Any, *numbers: Any, _semantic: Any = None) -> Any:
     """The value of a load, whose operation has the numbers as an attribute."""
     handle = value.handle
     plain = [number.value for number in numbers]  # a kernel's literals are constants of Triton
-    handle.set_attr(ATTRIBUTE, ir.make_attr(plain, handle.get_context()))
+    handle.set_attr(MARK, ir.make_attr(plain, handle.get_context()))
     return value
 
 
