@@ -19,7 +19,7 @@ from kernelfarm.targets import MemoryFacts
 from kernelfarm.traffic import reads_columns
 
 ALIGNMENT_BYTES = 16
-_DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
+DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
 # The hidden sizes and attention rows of common models. Rows that a chip cannot hold are looped
@@ -63,7 +63,7 @@ def plan_variants(
     if not strided:
         return aligned, general
     even = VariantPlan(
-        {**aligned.assumptions, **{name: (_DIVISIBLE,) for name in strided}},
+        {**aligned.assumptions, **{name: (DIVISIBLE,) for name in strided}},
         aligned.index_bits,
         (
             *aligned.guard,
@@ -106,7 +106,7 @@ def _pointer_assumptions(
 ) -> Assumptions:
     assumptions: dict[str, tuple[tuple[str, int], ...]] = {}
     for position, param in enumerate(kernel.params):
-        facts = [_DIVISIBLE] if is_aligned else []
+        facts = [DIVISIBLE] if is_aligned else []
         if uses_pointer_range and (assumed_small or _is_small(kernel, position)):
             facts.append(_SMALL_BUFFER)
         if facts:

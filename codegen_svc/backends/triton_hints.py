@@ -7,9 +7,10 @@ that does not fit its statement, is ignored, and a note says why.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from codegen_svc.backends.triton_statements import is_range, loads_in, statement_at
 from kernelfarm.ir.hints import PIPELINE_HINTS, PIPELINE_STAGES
 from kernelfarm.ir.triton.check_kernel import OPTIONS
 from kernelfarm.ir.triton.hints import Hint, hints_of
@@ -63,11 +64,11 @@ def _pipeline(tree: ast.Module, hint: Hint) -> str:
     stages = PIPELINE_HINTS[hint.name] if hint.value is None else hint.value
     if stages not in PIPELINE_STAGES:
         return f"expected {PIPELINE_STAGES.start} to {PIPELINE_STAGES.stop - 1} stages"
-    loop, statement = _at_line(tree, hint.line)
-    if loop is None or statement is None or not any(map(_is_load, ast.walk(statement))):
+    loop, statement = statement_at(tree, hint.line)
+    if loop is None or statement is None or not loads_in(statement):
         return "expected it at a statement with tl.load in a loop"
     call = loop.iter
-    if not isinstance(call, ast.Call) or not _is_range(call.func):
+    if not isinstance(call, ast.Call) or not is_range(call.func):
         return "expected a loop over range or tl.range"
     stated = next((k for k in call.keywords if k.arg == "num_stages"), None)
     if stated is not None and not _is_less(stated.value, stages):
@@ -76,35 +77,6 @@ def _pipeline(tree: ast.Module, hint: Hint) -> str:
     call.keywords = [k for k in call.keywords if k is not stated]
     call.keywords.append(ast.keyword("num_stages", ast.Constant(stages)))
     return ""
-
-
-def _at_line(tree: ast.Module, line: int) -> tuple[ast.For | None, ast.stmt | None]:
-    """The loop of a line's statement: itself, or the innermost around it; and the statement."""
-    for loop, statement in _statements(tree, None):
-        if statement.lineno == line:
-            return statement if isinstance(statement, ast.For) else loop, statement
-    return None, None
-
-
-def _statements(parent: ast.AST, loop: ast.For | None) -> Iterator[tuple[ast.For | None, ast.stmt]]:
-    for child in ast.iter_child_nodes(parent):
-        if isinstance(child, ast.stmt):
-            yield loop, child
-            yield from _statements(child, child if isinstance(child, ast.For) else loop)
-
-
-def _is_load(node: ast.AST) -> bool:
-    match node:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="tl"), attr="load")):
-            return True
-    return False
-
-
-def _is_range(node: ast.expr) -> bool:
-    match node:
-        case ast.Name(id="range") | ast.Attribute(value=ast.Name(id="tl"), attr="range"):
-            return True
-    return False
 
 
 def _is_less(node: ast.expr, stages: int) -> bool:

@@ -35,6 +35,7 @@ from kernelfarm.ir.triton.user_kernel import Value
 
 _TRITON_VERSION = "3.9.0"
 _MESSAGE_CHARS = 600
+_HEAD_CHARS = 100
 _REMEDY = f"pip install triton=={_TRITON_VERSION}"
 
 # Registering a module's text, and Triton's parser, use tables of the whole process.
@@ -43,11 +44,15 @@ _parse_lock = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class CompileTarget:
-    """A chip as Triton names it: backend (`cuda`, `hip`), architecture, threads in a warp."""
+    """A chip as Triton names it: backend (`cuda`, `hip`), architecture, threads in a warp.
+
+    `shown` is its name in messages, if that is another one.
+    """
 
     backend: str
     arch: int | str
     warp_size: int
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +122,20 @@ def compile_triton(
         AssertionError,
         triton.errors.TritonError,
     ) as error:
-        where = f"{target.backend}:{target.arch}"
+        where = target.shown or f"{target.backend}:{target.arch}"
         if (cause := _memory_error(error)) is not None:
             raise cause from error
         raise KernelRejectedError(
             f"triton {triton.__version__} refuses kernel {source.name} for {where}:"
-            f" {str(error).strip()[:_MESSAGE_CHARS]}"
+            f" {_shortened(str(error).strip())}"
         ) from error
+
+
+def _shortened(message: str) -> str:
+    """A message of Triton's with its begin and its end: source text may stand between them."""
+    if len(message) <= _MESSAGE_CHARS:
+        return message
+    return f"{message[:_HEAD_CHARS]} ... {message[_HEAD_CHARS - _MESSAGE_CHARS :]}"
 
 
 def _memory_error(error: BaseException | None) -> MemoryError | None:

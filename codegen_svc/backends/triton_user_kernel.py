@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from codegen_svc.backends.stage_times import stage
-from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, Assumptions
+from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, DIVISIBLE, Assumptions
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage
 from codegen_svc.backends.triton_hints import HintedKernel, apply_hints
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
@@ -29,7 +29,6 @@ from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
 from kernelfarm.targets import GpuFacts, TargetFacts
 
-_DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
 _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
 
@@ -90,11 +89,11 @@ def _variants_of(
 
 
 def _variants(kernel: UserKernel, uses_pointer_range: bool) -> tuple[_Variant, ...]:
-    fixed = {scalar.name: (_DIVISIBLE,) for scalar in kernel.scalars if scalar.divisor > 1}
+    fixed = {scalar.name: (DIVISIBLE,) for scalar in kernel.scalars if scalar.divisor > 1}
     aligned: dict[str, tuple[tuple[str, int], ...]] = dict(fixed)
     guard: list[GuardAtom] = []
     for number, pointer in enumerate(kernel.pointers):
-        aligned[pointer.name] = (_DIVISIBLE,)
+        aligned[pointer.name] = (DIVISIBLE,)
         guard.append(_atom(GuardSubject.PARAM_ADDRESS, number, GuardOp.DIVISIBLE, ALIGNMENT_BYTES))
         if uses_pointer_range:
             aligned[pointer.name] += (_SMALL_BUFFER,)

@@ -1,4 +1,4 @@
-"""`kernelfarm compile-tilelang`: compiles a tile program of TileLang for any GPU targets."""
+"""`kernelfarm compile-tilelang`: compiles a tile program of TileLang for any targets."""
 
 from __future__ import annotations
 

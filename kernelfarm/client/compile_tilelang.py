@@ -64,7 +64,7 @@ def compile_tilelang(
     TileLang nor a GPU.
 
     Raises:
-        TileProgramError: the program has a form that is not accepted, or a target is no GPU's.
+        TileProgramError: the program has a form that is not accepted, or a target takes none.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     return compile_tile_program(
@@ -81,12 +81,12 @@ def compile_tile_program(
     """A tile program that was read, compiled by the farm for each target.
 
     Raises:
-        TileProgramError: a statement is not accepted, or a target is no GPU's.
+        TileProgramError: a statement is not accepted, or a target takes none.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     if not targets:
         raise TileProgramError("no target; expected some, such as cuda:sm_90a or rocm:gfx942")
-    by_warps: dict[int, list[str]] = {}
+    by_warps: dict[int | None, list[str]] = {}
     for target in targets:
         by_warps.setdefault(_warps(program, target), []).append(target)
     compiled = [
@@ -97,11 +97,12 @@ def compile_tile_program(
     return CompiledTileProgram(program, compiled[0].kernel, programs, client)
 
 
-def _warps(program: TileProgram, target: str) -> int:
-    facts = target_facts(target).gpu
-    if facts is None:
+def _warps(program: TileProgram, target: str) -> int | None:
+    """The warps of a block; None if the target's chip has none."""
+    facts = target_facts(target)
+    if facts.triton is None:
         raise TileProgramError(
-            f"tile programs are not compiled for {target}; expected a GPU's target (cuda:... or"
-            " rocm:...)"
+            f"tile programs are not compiled for {target}; expected a target such as cuda:...,"
+            " rocm:... or ascend:..."
         )
-    return warps_of(program, facts.warp_size)
+    return None if facts.gpu is None else warps_of(program, facts.gpu.warp_size)

@@ -2,8 +2,8 @@
 
     num_warps=8, async=3
 
-A target knows some names (`GpuFacts.hints`). It ignores a hint that it does not know or that does
-not fit the kernel, and the report says so.
+A target knows some names (`TargetFacts.hints`). It ignores a hint that it does not know or that
+does not fit the kernel, and the report says so.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ PIPELINE_HINTS: Final[Mapping[str, int]] = {"shared_memory": 2, "async": 3}
 With two stages one copy is under way while the last one is used; with three there are two.
 """
 PIPELINE_STAGES: Final = range(2, 9)
+
+MULTIBUFFER: Final = "multibuffer"
+"""The hint that a block which is copied from memory has several buffers."""
+DOT_PAD_ONLY_K: Final = "dot_pad_only_k"
+"""The hint that an operand of a product needs zeros along the axis of its sums alone."""
+_DEFAULT_COPIES: Final = 2
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 _HINT: Final = re.compile(rf"\s*({_NAME.pattern})\s*(?:=\s*([0-9]{{1,4}})\s*)?")
@@ -48,6 +54,11 @@ class NodeHint:
 
     node: int
     hint: KernelHint
+
+
+def block_copies(stated: int | None) -> int:
+    """The buffers of a block by the number of a hint `multibuffer`: 2 without one."""
+    return _DEFAULT_COPIES if stated is None else stated
 
 
 def read_hint(text: str) -> KernelHint | None:

@@ -155,12 +155,18 @@ class GpuFacts:
 class LocalBufferFacts:
     """A chip whose vector cores compute in a buffer of their own.
 
-    Each block in the buffer begins at a multiple of `alignment_bytes`.
+    Each block in the buffer begins at a multiple of `alignment_bytes`. `cube_bytes` is the buffer
+    of a core for matrix products, which holds their operands; None: not known. `hints` are the
+    names of the hints that the chip's toolchain can follow. A block has up to `max_block_copies`
+    buffers, so that the next ones are fetched while one is computed.
     """
 
     vector_cores: int
     size_bytes: int
     alignment_bytes: int
+    cube_bytes: int | None = None
+    max_block_copies: int = 1
+    hints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +241,12 @@ class TargetFacts:
     triton: TritonFacts | None = None
     processor: ProcessorFacts | None = None
     llvm: LlvmFacts | None = None
+
+    @property
+    def hints(self) -> tuple[str, ...]:
+        """The names of the hints that the chip's toolchain can follow."""
+        stated = (section.hints for section in (self.gpu, self.local_buffer) if section is not None)
+        return next(stated, ())
 
     def two_passes(self, op: str) -> TwoPassLimits:
         """Up to which row length two passes compute a guided reduction of the loop IR better."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from kernelfarm.ir.hints import PIPELINE_HINTS, PIPELINE_STAGES, KernelHint
+from kernelfarm.ir.hints import (
+    DOT_PAD_ONLY_K,
+    MULTIBUFFER,
+    PIPELINE_HINTS,
+    PIPELINE_STAGES,
+    KernelHint,
+    block_copies,
+)
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import GpuFacts, TargetFacts
+from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts
 
 _MAX_WARPS = 32
 """The most warps of a program that Triton compiles."""
@@ -12,17 +19,18 @@ _MAX_WARPS = 32
 
 def hint_misfit(hint: KernelHint, kernel: Kernel, target: TargetFacts) -> str:
     """Why a kernel cannot follow a hint; empty if it can."""
-    gpu = target.gpu
-    known = gpu.hints if gpu is not None else ()
-    if gpu is None or hint.name not in known:
+    if hint.name not in target.hints:
+        known = target.hints
         expected = f"expected one of {', '.join(known)}" if known else "it has none"
         return f"{target.name} has no such hint; {expected}"
     if hint.name in PIPELINE_HINTS:
         return _pipeline_misfit(hint, kernel)
-    allowed = _numbers(hint.name, gpu)
-    if hint.value not in allowed:
-        return f"expected one of {', '.join(map(str, allowed))}"
-    return ""
+    if hint.name == DOT_PAD_ONLY_K:
+        return "the framework computes the chip's products of matrices"
+    is_copies = hint.name == MULTIBUFFER
+    stated = block_copies(hint.value) if is_copies else hint.value
+    allowed = _copies(target) if is_copies else _numbers(hint.name, target.section(GpuFacts))
+    return "" if stated in allowed else f"expected one of {', '.join(map(str, allowed))}"
 
 
 def _pipeline_misfit(hint: KernelHint, kernel: Kernel) -> str:
@@ -31,6 +39,10 @@ def _pipeline_misfit(hint: KernelHint, kernel: Kernel) -> str:
     if not kernel.reduction:
         return "the kernel reduces nothing, so it has no loop over loads"
     return ""
+
+
+def _copies(target: TargetFacts) -> tuple[int, ...]:
+    return tuple(range(1, target.section(LocalBufferFacts).max_block_copies + 1))
 
 
 def _numbers(name: str, gpu: GpuFacts) -> tuple[int, ...]:

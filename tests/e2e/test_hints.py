@@ -58,3 +58,19 @@ def test_each_vendor_follows_what_it_knows_and_explain_says_so(vendor_farm: Farm
         assert "notes" not in stages
         assert "hint" not in stages["report"]
         assert "cp.async" not in stages.get("ptx", "")
+
+
+def test_a_kernel_for_ascend_has_the_buffers_that_a_hint_asks_for(vendor_farm: Farm) -> None:
+    texts = {}
+    for hints in ("", "multibuffer=1"):
+        model, x = _Model(hints), torch.ones(256, 32768)
+        target = "ascend:910b"
+        compiled = kernelfarm.compile(model, (x,), targets=[target], endpoint=vendor_farm.endpoint)
+        texts[hints] = _explained(vendor_farm, compiled, target)
+
+    assert "hivm.multi_buffer = 2" in texts[""]["linalg"]
+    assert '"scope.scope"' in texts[""]["scopes"]
+    hinted = texts["multibuffer=1"]
+    assert "hivm.multi_buffer" not in hinted["linalg"]
+    assert hinted["notes"] == "hint multibuffer=1: applied"
+    assert "hint multibuffer=1 of aten._softmax (0): kernel fused_" in hinted["report"]

@@ -45,7 +45,19 @@ def test_equal_programs_are_compiled_once(vendor_farm: Farm) -> None:
     assert [p.codegen_jobs for p in second.programs.values()] == [0]
 
 
-def test_other_targets_than_gpus_are_refused() -> None:
+def test_a_program_compiles_for_ascend(vendor_farm: Farm) -> None:
+    compiled = kernelfarm.compile_tilelang(
+        program_text("matmul"),
+        ["ascend:910b", "cuda:sm_90a"],
+        endpoint=vendor_farm.endpoint,
+        timeout_s=TIMEOUT_S,
+    )
+
+    assert "linalg.matmul" in compiled.texts("ascend:910b")["linalg"]
+    assert compiled.variants("ascend:910b")[0].notes == ()
+
+
+def test_cpu_targets_are_refused() -> None:
     for targets in (["cpu:x86-64-v3"], []):
         with pytest.raises(TileProgramError, match="cuda:"):
             kernelfarm.compile_tilelang(

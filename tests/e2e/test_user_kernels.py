@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kernelfarm
+from codegen_svc.backends.ascend.bishengir import find_bishengir
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.compile_triton import compile_user_kernels
 from kernelfarm.dtypes import DType
@@ -17,6 +18,7 @@ from kernelfarm.errors import CallerError, KernelRejectedError, UserKernelError
 from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel
 from kernelfarm.wire.names import MAX_TEXT_CHARS
 from tests.support.farm import TIMEOUT_S, Farm
+from tests.support.hinted_kernels import summed_rows
 from tests.support.hostile_kernels import CANARY, hostile_kernels
 from tests.support.torch_children import run_python
 from tests.support.tutorial_kernels import (
@@ -119,6 +121,32 @@ def test_another_process_finds_the_kernel_and_nothing_is_compiled_again(
     ]
 
     assert shown == ["[('miss', 1), ('miss', 1)]\n", "[('hit', 0), ('hit', 0)]\n"]
+
+
+def test_a_kernel_for_ascend_has_every_stage_and_says_that_it_is_a_stub(vendor_farm: Farm) -> None:
+    compiled = kernelfarm.compile_triton(
+        add_vectors, _SIGNATURE, {"BLOCK": 512}, ["ascend:910b"], endpoint=vendor_farm.endpoint
+    )
+
+    (variant,) = compiled.variants("ascend:910b")
+    assert compiled.binary("ascend:910b").startswith(b"\x7fELF")
+    assert "memref.copy" in compiled.texts("ascend:910b")["linalg"]
+    assert variant.launch.arguments.count("buffer") == 3
+    assert variant.is_stub == (find_bishengir() is None)
+
+
+def test_a_hint_of_a_kernel_for_ascend_reaches_its_artifact(vendor_farm: Farm) -> None:
+    compiled = kernelfarm.compile_triton(
+        summed_rows,
+        {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"},
+        {"BLOCK": 512},
+        ["ascend:910b"],
+        endpoint=vendor_farm.endpoint,
+    )
+
+    texts = compiled.texts("ascend:910b")
+    assert texts["linalg"].count("hivm.multi_buffer = 2 : i32") == 1
+    assert "hint multibuffer at line 7: applied" in compiled.variants("ascend:910b")[0].notes
 
 
 def test_the_farm_refuses_a_kernel_for_a_cpu_with_the_reason(vendor_farm: Farm) -> None:

@@ -7,12 +7,17 @@ launcher passes them. This verifies our source and the adapter, not code for an 
 from __future__ import annotations
 
 import ctypes
+import itertools
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts
+from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel
 from tests.support.third_party import output_of
 
 TOOLS = ("mlir-opt-19", "mlir-translate-19", "clang-19")
@@ -46,9 +51,28 @@ _PASSES = [
 ]
 
 
+# An address that a kernel loads becomes a memref of rank 1. MLIR's own dialects have no operation
+# for that, but LLVM's dialect makes the descriptor: {allocated, aligned, offset, sizes, strides}.
+_POINTER = re.compile(
+    r"%(?P<name>\w+) = hivm\.hir\.pointer_cast\((?P<address>%\w+)\) \[(?P<size>%\w+)\]"
+    r" : (?P<type>.*)"
+)
+_STRUCT = "!llvm.struct<(ptr, ptr, i64, array<1 x i64>, array<1 x i64>)>"
+_POINTER_AS_STRUCT = rf"""%p_\g<name> = llvm.inttoptr \g<address> : i64 to !llvm.ptr
+%zero_\g<name> = arith.constant 0 : i64
+%one_\g<name> = arith.constant 1 : i64
+%n_\g<name> = arith.index_cast \g<size> : index to i64
+%a_\g<name> = llvm.mlir.undef : {_STRUCT}
+%b_\g<name> = llvm.insertvalue %p_\g<name>, %a_\g<name>[0] : {_STRUCT}
+%c_\g<name> = llvm.insertvalue %p_\g<name>, %b_\g<name>[1] : {_STRUCT}
+%d_\g<name> = llvm.insertvalue %zero_\g<name>, %c_\g<name>[2] : {_STRUCT}
+%e_\g<name> = llvm.insertvalue %n_\g<name>, %d_\g<name>[3, 0] : {_STRUCT}
+%f_\g<name> = llvm.insertvalue %one_\g<name>, %e_\g<name>[4, 0] : {_STRUCT}
+%\g<name> = builtin.unrealized_conversion_cast %f_\g<name> : {_STRUCT} to \g<type>"""
+
 # What the lowered text calls and Debian's tools do not carry: MLIR's copy between blocks of
 # different strides (descriptors are {rank, pointer to {allocated, aligned, offset, sizes,
-# strides}}) and compiler-rt's rounding to bf16.
+# strides}}), functions of CANN's library, and compiler-rt's rounding to bf16.
 _RUNTIME = """
 #include <stdint.h>
 #include <string.h>
@@ -67,6 +91,9 @@ void memrefCopy(int64_t size, Unranked *source, Unranked *target) {
   copy(size, rank, from->shape, to->aligned + to->offset * size, to->shape + rank,
        from->aligned + from->offset * size, from->shape + rank);
 }
+float tanhf(float), powf(float, float);
+float __hmf_tanhf(float x) { return tanhf(x); }
+float __hmf_powf(float x, float y) { return powf(x, y); }
 __bf16 __truncsfbf2(float value) {
   uint32_t bits;
   __bf16 result;
@@ -79,6 +106,13 @@ __bf16 __truncsfbf2(float value) {
 """
 
 
+_SCALARS: dict[DType, Any] = {
+    DType.F32: ctypes.c_float,
+    DType.I32: ctypes.c_int32,
+    DType.I64: ctypes.c_int64,
+}
+
+
 def run_linalg(
     built: BuiltKernel,
     buffers: list[np.ndarray[Any, Any]],
@@ -88,6 +122,30 @@ def run_linalg(
     """Runs every program of the grid; buffers are written in place."""
     function = load_linalg(linalg_of(built), built.launch.symbol, folder)
     call_linalg(function, built.launch, buffers, sizes)
+
+
+def run_user_linalg(
+    built: BuiltKernel,
+    kernel: UserKernel,
+    arguments: Sequence[np.ndarray[Any, Any] | float],
+    grid: tuple[int, int, int],
+    folder: Path,
+) -> None:
+    """Runs every program of a user's kernel; arrays are written in place.
+
+    `arguments` are those of the parameters that a launch passes, in order.
+    """
+    function = load_linalg(linalg_of(built), built.launch.symbol, folder)
+    unused = np.zeros(8, dtype=np.int8)
+    passed = [*_memref(unused), *_memref(unused)]
+    for param, value in zip(kernel.launched, arguments, strict=True):
+        if isinstance(param, Pointer):
+            assert isinstance(value, np.ndarray)
+            passed += _memref(value.reshape(-1))
+        else:
+            passed.append(_SCALARS[param.dtype](value))
+    for program in itertools.product(*(range(extent) for extent in grid)):
+        function(*passed, *(ctypes.c_int32(number) for number in (*grid, *program)))
 
 
 def call_linalg(
@@ -115,8 +173,10 @@ def linalg_of(built: BuiltKernel) -> str:
 
 def load_linalg(linalg: str, symbol: str, folder: Path) -> Any:
     """A kernel's function, compiled for this machine; the folder has to be its own."""
-    kept = [line for line in linalg.splitlines() if "annotation.mark" not in line]
-    lowered = output_of("mlir-opt-19", *_PASSES, text="\n".join(kept))
+    dropped = ("annotation.mark", "gpu.barrier")  # a program is one thread here
+    kept = (line for line in linalg.splitlines() if not any(word in line for word in dropped))
+    plain = [_POINTER.sub(_POINTER_AS_STRUCT, line) for line in kept]
+    lowered = output_of("mlir-opt-19", *_PASSES, text="\n".join(plain))
     llvm = output_of("mlir-translate-19", "--mlir-to-llvmir", text=lowered)
     source, runtime, library = (folder / n for n in ("kernel.ll", "runtime.c", "kernel.so"))
     source.write_text(llvm)

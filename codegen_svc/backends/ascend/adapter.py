@@ -14,6 +14,7 @@ import sys
 from functools import lru_cache
 from pathlib import Path
 
+from codegen_svc.backends.ascend.adapter_input import adapter_input
 from codegen_svc.backends.ascend.settings import AscendSettings
 from kernelfarm.errors import KernelRejectedError, UnavailableError
 
@@ -87,7 +88,12 @@ def lower_to_linalg(name: str, ttir: str) -> str:
     command = [str(require_adapter()), *_PIPELINE, "-"]
     try:
         result = subprocess.run(
-            command, input=ttir, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command,
+            input=adapter_input(ttir),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"{_NAME} cannot be run: {error}") from error
@@ -98,6 +104,7 @@ def lower_to_linalg(name: str, ttir: str) -> str:
     left = sorted(set(_LEFT_OVER.findall(result.stdout)))
     if left or not result.stdout.strip():
         raise KernelRejectedError(
-            f"{_NAME} {ADAPTER_VERSION} leaves {', '.join(left) or 'no text'} of kernel {name}"
+            f"{_NAME} {ADAPTER_VERSION} leaves {', '.join(left) or 'no text'} of kernel {name}:"
+            " it has no form of it for Ascend"
         )
     return result.stdout

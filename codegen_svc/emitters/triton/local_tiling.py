@@ -13,6 +13,7 @@ Nothing is tried: the sizes are computed from the chip's facts, so that every li
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from codegen_svc.emitters.triton.tiling import (
@@ -44,11 +45,16 @@ _EASY_POINTS = 1 << 12
 _PIECES = tuple(1 << bits for bits in range(12, 3, -1))
 
 
-def local_tiling(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling | None:
-    """The tiling whose live blocks fit the local buffer; None if none does."""
+def local_tiling(
+    kernel: Kernel, target: TargetFacts, index_bits: int, load_buffers: Sequence[int] = (2, 1)
+) -> Tiling | None:
+    """The tiling whose live blocks fit the local buffer; None if none does.
+
+    `load_buffers`: how many times a loaded value may count, best first.
+    """
     chip = target.section(LocalBufferFacts)
     for rblock, is_persistent in _row_blocks(kernel, target):
-        for buffers in (2, 1):
+        for buffers in load_buffers:
             stored = rblock if is_reduction(kernel) else 0
             form = Tiling(1, 1, stored, is_persistent and bool(stored), index_bits)
             found = _shared(kernel, chip, replace(form, load_buffers=buffers))

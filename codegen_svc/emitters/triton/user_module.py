@@ -6,6 +6,8 @@ the rules that its parts follow.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from codegen_svc.emitters.triton.names import checked_identifier
 from codegen_svc.emitters.triton.source import TritonSource
 from kernelfarm.dtypes import DType
@@ -41,8 +43,13 @@ _HEADER = (
 )
 
 
-def emit_user_module(kernel: UserKernel) -> TritonSource:
+def emit_user_module(
+    kernel: UserKernel, changed: Mapping[str, str] | None = None, *, imports: Sequence[str] = ()
+) -> TritonSource:
     """The module, in which the function has the kernel's name.
+
+    `changed` has definitions by function that take the place of the user's: a backend makes them of
+    the checked ones. They may use what the lines in `imports` import.
 
     Raises:
         UserKernelError: the source is outside of the language.
@@ -50,10 +57,10 @@ def emit_user_module(kernel: UserKernel) -> TritonSource:
     """
     checked_identifier(kernel.name, "the kernel")
     source = check_source(kernel.source)
-    lines = [f"# {kernel.name}: the user's function {kernel.entry}", *_HEADER]
+    lines = [f"# {kernel.name}: the user's function {kernel.entry}", *_HEADER, *imports]
     lines.extend(f"{name} = tl.constexpr({text})" for name, text in source.constants.items())
     for name, function in source.functions.items():
-        text = function.text
+        text = (changed or {}).get(name, function.text)
         if name == kernel.entry:  # nothing else names it: it does not call itself
             text = f"def {kernel.name}{text.removeprefix(f'def {name}')}"
         lines += ["", "", "@triton.jit", text]

@@ -11,8 +11,8 @@ from kernelfarm.ir.triton.check_kernel import check_user_kernel
 from kernelfarm.ir.triton.user_kernel import Pointer, Scalar, UserKernel, UserParam
 
 
-def tile_kernel(program: TileProgram, warps: int) -> UserKernel:
-    """The kernel of a tile program, with a number of warps for each block.
+def tile_kernel(program: TileProgram, warps: int | None) -> UserKernel:
+    """The kernel of a tile program, with a number of warps for each block, or for a chip without.
 
     Raises:
         TileProgramError: a statement is outside of what is accepted.
@@ -22,7 +22,7 @@ def tile_kernel(program: TileProgram, warps: int) -> UserKernel:
         *(Pointer(pointer_name(tensor), tensor.dtype) for tensor in program.params),
         *(Scalar(size_name(size), DType.I32) for size in program.sizes),
     )
-    options = (("num_warps", warps),)
+    options = () if warps is None else (("num_warps", warps),)
     kernel = UserKernel("kernel", write_triton(program), program.name, params, options)
     check_user_kernel(kernel)
     return named_user_kernel(kernel)

@@ -114,16 +114,18 @@ def test_comments_of_a_function_become_hints_of_its_statements() -> None:
 
     hinted = apply_hints(kernel, _KNOWN)
 
-    assert "other=0.0)  # @hint: async\n" in kernel.source
+    assert "other=0.0)  # @hint: async, multibuffer\n" in kernel.source
     assert [note.partition(" at ")[0] for note in hinted.notes] == [
         "hint waves_per_eu=4",
         "hint async",
+        "hint multibuffer",
         "hint shared_memory",
         "hint dot_pad_only_k",
     ]
     assert [note.partition(": ")[2][:7] for note in hinted.notes] == [
         "applied",
         "applied",
+        "ignored",
         "ignored",
         "ignored",
     ]

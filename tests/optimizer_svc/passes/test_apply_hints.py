@@ -107,6 +107,13 @@ def test_the_report_says_of_each_hint_whether_a_kernel_has_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("hint", ["multibuffer", "multibuffer=1"])
+def test_a_kernel_for_ascend_has_the_hint_of_its_buffers(hint: str) -> None:
+    made = _optimized("ascend:910b", sum=hint)
+
+    assert [str(found) for kernel in made.program.kernels for found in kernel.hints] == [hint]
+
+
 @pytest.mark.parametrize(
     ("target", "hint", "problem"),
     [
@@ -119,7 +126,9 @@ def test_the_report_says_of_each_hint_whether_a_kernel_has_it() -> None:
         ("rocm:gfx942", "waves_per_eu=9", "expected one of 1, 2, 3, 4, 5, 6, 7, 8"),
         ("rocm:gfx942", "async=3", "rocm:gfx942 has no such hint"),
         ("cpu:x86-64-v3", "num_warps=2", "cpu:x86-64-v3 has no such hint; it has none"),
-        ("ascend:910b", "num_warps=2", "ascend:910b has no such hint; it has none"),
+        ("ascend:910b", "num_warps=2", "ascend:910b has no such hint; expected one of dot_pad"),
+        ("ascend:910b", "multibuffer=3", "expected one of 1, 2"),
+        ("ascend:910b", "dot_pad_only_k", "the framework computes the chip's products"),
     ],
 )
 def test_a_hint_that_does_not_fit_is_ignored_and_the_kernel_is_the_same(
