@@ -46,7 +46,7 @@ from kernelfarm.wire.job import job_to_bytes
 
 SERVICE_NAME = "kernelfarm.internal.v1.CodegenService"
 _REPORT_QUEUES_S = 2.0
-# Requests that arrive together take turns after so many kernels.
+# Of requests that arrive together, so many kernels of one are read, then those of the next.
 _READ_TOGETHER = 32
 _MAX_REFUSAL_CHARS = 400
 """What a response repeats of a toolchain's message; a program may have many of them."""

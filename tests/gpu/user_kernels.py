@@ -282,7 +282,8 @@ def _problem(case: UserKernelCase, device: torch.device, options: dict[str, Any]
     before = counters.snapshot()
     run = torch.compile(case.function, backend="kernelfarm", dynamic=case.dynamic, options=options)
     with torch.no_grad():
-        results = [run(*on_device) for _ in range(3)]
+        # With CUDA graphs, the next call overwrites the result of one.
+        results = [run(*on_device).clone() for _ in range(3)]
     exact = case.exact(*(tensor.double() for tensor in given))
     scale = exact.abs().max().item()
     errors = [(result.cpu().double() - exact).abs().max().item() / scale for result in results]
