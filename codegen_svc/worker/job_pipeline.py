@@ -144,10 +144,11 @@ class JobPipeline:
     def _job_behind(self, running: _Job) -> _Job | None:
         """Returns when a job is compiled, with the next one, adopted; None if there is none.
 
-        If the running kernel is expected to be quick, the next job is adopted in the meantime.
+        If the running kernel is expected to be quick, the next job is adopted in the meantime. One
+        that stands back may have to wait for a processor at any time.
         """
         job = None
-        if running.is_small:
+        if running.is_small and not running.group.stands_back:
             job = self._next_job(is_ahead=True)
             if job is not None:
                 self._send_ahead(job, running)

@@ -1,7 +1,7 @@
 """Latencies of interactive requests while a warming job fills every queue.
 
     python -m tests.attack.warming [--seconds 120] [--idle-seconds 120] [--vendors cpu cuda]
-                                   [--workers 2] [--json FILE]
+                                   [--workers 2] [--models 24] [--json FILE]
 
 A farm, by default for the CPU and CUDA, first serves hits and small new programs alone, then beside
 `kernelfarm warm`, which asks for more programs than the farm can compile in that time. The exit
@@ -37,7 +37,6 @@ from tests.support.scrapes import scrape, value
 LIMIT = 1.3
 KINDS = (*HIT_KINDS, f"new for {CPU}")
 TARGETS = {"cpu": CPU, "cuda": CUDA}
-_MODELS = 24
 _WIDTH = 64
 _FULL_JOBS = 300
 """Waiting warm-up jobs of each vendor before the measurement begins."""
@@ -77,10 +76,11 @@ class WarmingResult:
 
 @dataclass(frozen=True)
 class MeasuredFarm:
-    """The vendors of the farm, and how many processes compile for each."""
+    """The vendors of the farm, how many processes compile for each, and the models of the job."""
 
     vendors: tuple[str, ...] = ("cpu", "cuda")
     workers: int = 2
+    models: int = 24
 
 
 def measure_warming(
@@ -88,7 +88,7 @@ def measure_warming(
 ) -> WarmingResult:
     """Measures a new farm, first idle, then beside the job."""
     targets = [TARGETS[vendor] for vendor in measured.vendors]
-    manifest = captured_manifest(folder, targets)
+    manifest = captured_manifest(folder, targets, measured.models)
     vendors, workers = ",".join(measured.vendors), measured.workers
     with running_farm(folder / "farm", vendors, workers=workers, metrics=True) as farm:
         victim = Victim(farm.endpoint, "")
@@ -97,7 +97,7 @@ def measure_warming(
         # As during the job: the thread shares this interpreter.
         with _watched_queues(farm, measured.vendors):
             idle = victim.measure(idle_seconds, KINDS)
-        with _warming(farm, manifest, folder) as check_running:
+        with _warming(farm, manifest, measured.models) as check_running:
 
             def has_jobs() -> bool:
                 check_running()
@@ -110,7 +110,7 @@ def measure_warming(
         return WarmingResult(rows, queues, load)
 
 
-def captured_manifest(folder: Path, targets: Sequence[str]) -> Path:
+def captured_manifest(folder: Path, targets: Sequence[str], models: int) -> Path:
     """The manifest of the job, whose models have been captured."""
     path = folder / "warming.yaml"
     model = {
@@ -118,11 +118,11 @@ def captured_manifest(folder: Path, targets: Sequence[str]) -> Path:
         "sizes": {"rows": {"min": 1, "max": 64}},
         "inputs": [["rows", _WIDTH]],
     }
-    models = [
+    listed = [
         {**model, "name": f"layers-{number}", "arguments": {"number": number, "width": _WIDTH}}
-        for number in range(_MODELS)
+        for number in range(models)
     ]
-    path.write_text(json.dumps({"format": 1, "targets": list(targets), "models": models}))
+    path.write_text(json.dumps({"format": 1, "targets": list(targets), "models": listed}))
     command = [sys.executable, "-m", "tests.attack.capture_models", str(path)]
     subprocess.run([*command, str(captures_of(path))], check=True)
     return path
@@ -134,11 +134,17 @@ def captures_of(manifest: Path) -> Path:
 
 
 @contextmanager
-def _warming(farm: Farm, manifest: Path, folder: Path) -> Iterator[Callable[[], None]]:
+def _warming(farm: Farm, manifest: Path, parallel: int) -> Iterator[Callable[[], None]]:
     """Runs `kernelfarm warm`, and kills it at the end; yields a check that it still runs."""
-    log = folder / "warm.log"
+    log = manifest.with_name("warm.log")
     command = [sys.executable, "-m", "kernelfarm.cli", "warm", str(manifest), "--endpoint"]
-    command += [farm.endpoint, "--parallel", str(_MODELS), "--captures", str(captures_of(manifest))]
+    command += [
+        farm.endpoint,
+        "--parallel",
+        str(parallel),
+        "--captures",
+        str(captures_of(manifest)),
+    ]
     with log.open("w") as output:
         job = subprocess.Popen(command, stdout=output, stderr=output)
     yield_to_all(job.pid)
@@ -225,11 +231,12 @@ def main() -> int:
     parser.add_argument("--idle-seconds", type=float, default=120.0)
     parser.add_argument("--vendors", nargs="+", choices=tuple(TARGETS), default=tuple(TARGETS))
     parser.add_argument("--workers", type=int, default=2, help="processes for each vendor")
+    parser.add_argument("--models", type=int, default=24, help="models of the warming job")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the farm ends too
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warming-") as folder:
-        measured = MeasuredFarm(tuple(options.vendors), options.workers)
+        measured = MeasuredFarm(tuple(options.vendors), options.workers, options.models)
         result = measure_warming(options.seconds, options.idle_seconds, Path(folder), measured)
     print("\n".join(table(result)))
     if options.json:
