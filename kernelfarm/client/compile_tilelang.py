@@ -64,7 +64,7 @@ def compile_tilelang(
     TileLang nor a GPU.
 
     Raises:
-        TileProgramError: the program has a form that is not accepted, or a target is no GPU's.
+        TileProgramError: the program has a form that is not accepted, or a target takes none.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     return compile_tile_program(
@@ -81,7 +81,7 @@ def compile_tile_program(
     """A tile program that was read, compiled by the farm for each target.
 
     Raises:
-        TileProgramError: a statement is not accepted, or a target is no GPU's.
+        TileProgramError: a statement is not accepted, or a target takes none.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     if not targets:
@@ -98,10 +98,12 @@ def compile_tile_program(
 
 
 def _warps(program: TileProgram, target: str) -> int:
-    facts = target_facts(target).gpu
-    if facts is None:
-        raise TileProgramError(
-            f"tile programs are not compiled for {target}; expected a GPU's target (cuda:... or"
-            " rocm:...)"
-        )
-    return warps_of(program, facts.warp_size)
+    facts = target_facts(target)
+    if facts.gpu is not None:
+        return warps_of(program, facts.gpu.warp_size)
+    if facts.llvm is not None:
+        return 1  # a thread of a processor computes a whole block
+    raise TileProgramError(
+        f"tile programs are not compiled for {target}; expected another target (cuda:..., rocm:..."
+        " or cpu:...)"
+    )

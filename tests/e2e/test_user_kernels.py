@@ -131,15 +131,23 @@ def test_another_process_finds_the_kernel_and_nothing_is_compiled_again(
     assert shown == ["[('miss', 1), ('miss', 1)]\n", "[('hit', 0), ('hit', 0)]\n"]
 
 
-def test_the_farm_refuses_a_kernel_for_a_cpu_with_the_reason(vendor_farm: Farm) -> None:
-    with pytest.raises(KernelRejectedError, match="no Triton source for cpu:x86-64-v3"):
-        kernelfarm.compile_triton(
-            add_vectors,
-            _SIGNATURE,
-            {"BLOCK": 128},
-            ["cpu:x86-64-v3"],
-            endpoint=vendor_farm.endpoint,
-        )
+def test_a_kernel_compiles_for_processors_or_is_refused_with_the_operation(
+    vendor_farm: Farm,
+) -> None:
+    target = "cpu:x86-64-v3"
+    compiled = kernelfarm.compile_triton(
+        add_vectors, _SIGNATURE, {"BLOCK": 128}, [target], endpoint=vendor_farm.endpoint
+    )
+    (variant,) = compiled.variants(target)
+    assert variant.launch.arguments == (*("buffer",) * 3, *("size",) * 4, "threads")
+    assert compiled.binary(target).startswith(b"\x7fELF")
+
+    expected = "operation tt.make_tensor_descriptor has no code for processors"
+    with (
+        connect(vendor_farm.endpoint) as client,
+        pytest.raises(KernelRejectedError, match=expected),
+    ):
+        compile_user_kernels((TUTORIALS["tensor descriptors"].kernel(),), [target], client)
 
 
 def test_tritons_own_refusal_reaches_the_user(vendor_farm: Farm) -> None:
