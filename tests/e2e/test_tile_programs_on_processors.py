@@ -38,7 +38,7 @@ def _check(found: Mapping[int, torch.Tensor], name: str) -> None:
 
 
 @pytest.fixture
-def eager_calls() -> Iterator[None]:
+def _no_eager_calls() -> Iterator[None]:
     """Checks that no call of the test ran eager."""
     before = counters.snapshot().get("runner.eager_calls", 0)
     yield
@@ -51,10 +51,9 @@ def _compiled(model: Callable[..., Any], farm: Farm, **more: Any) -> Callable[..
     return torch.compile(model, backend="kernelfarm", options=options, **more)
 
 
+@pytest.mark.usefixtures("_no_eager_calls")
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_that_writes_arguments_is_right_in_a_model(
-    name: str, farm: Farm, eager_calls: None
-) -> None:
+def test_a_program_that_writes_arguments_is_right_in_a_model(name: str, farm: Farm) -> None:
     written = written_params(read_program(program_text(name)))
     function = kernelfarm.tilelang_function(program_text(name), outputs=[])
 
@@ -69,10 +68,9 @@ def test_a_program_that_writes_arguments_is_right_in_a_model(
     assert torch.equal(doubled, tensors[written[0]] * 2)
 
 
+@pytest.mark.usefixtures("_no_eager_calls")
 @pytest.mark.parametrize("name", ["matrix_add", "matmul", "attention", "softmax"])
-def test_the_result_of_a_program_is_used_in_a_model(
-    name: str, farm: Farm, eager_calls: None
-) -> None:
+def test_the_result_of_a_program_is_used_in_a_model(name: str, farm: Farm) -> None:
     (output,) = written_params(read_program(program_text(name)))
     function = kernelfarm.tilelang_function(program_text(name), outputs=[output])
     given = [tensor for n, tensor in enumerate(_tensors(name)) if n != output]
@@ -82,7 +80,8 @@ def test_the_result_of_a_program_is_used_in_a_model(
     _check({output: result / 2}, name)
 
 
-def test_a_size_that_varies_is_an_argument(farm: Farm, eager_calls: None) -> None:
+@pytest.mark.usefixtures("_no_eager_calls")
+def test_a_size_that_varies_is_an_argument(farm: Farm) -> None:
     function = kernelfarm.tilelang_function(program_text("matmul_varying"), outputs=[2])
     model = _compiled(lambda a, b: function(a, b).abs(), farm, dynamic=True)
     b = torch.randn(64, 48).half()
