@@ -21,7 +21,7 @@ from codegen_svc.emitters.llvm.blocks.memory import MEMORY
 from codegen_svc.emitters.llvm.blocks.products import PRODUCTS
 from codegen_svc.emitters.llvm.blocks.program import BlockType, Operation, Program
 from codegen_svc.emitters.llvm.blocks.values import ALIGNMENT_BYTES, Workspace, number_block
-from codegen_svc.emitters.llvm.blocks.writer import BlockWriter, Grid
+from codegen_svc.emitters.llvm.blocks.writer import BlockWriter, CodeParts, Grid
 from codegen_svc.emitters.llvm.kernel import CodeTarget, module_header, rendered
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
@@ -72,12 +72,13 @@ def _write_range(module: ModuleText, program: Program, target: CodeTarget) -> in
     params = _params(fn, program, (Value("%buffers", PTR), sizes))
     library = MathLibrary(module, MATH_FUNCTIONS, scales_by_powers=target.scales_by_powers)
     elements = ElementWriter(fn, library, program.types)
+    parts = CodeParts(fn, elements, workspace, target.vector_bits)
     narrow = tuple(fn.cast("trunc", count, I32, wish="count") for count in counts)
 
     def one(number: Value) -> None:
         grid = Grid(_indices(fn, number, counts), narrow)
         more = {**MEMORY, **FOLDS, **PRODUCTS, **CONTROL}
-        writer = BlockWriter(program, fn, elements, workspace, grid, more)
+        writer = BlockWriter(program, parts, grid, more)
         for param, value in zip(program.params, params, strict=True):
             writer.blocks[param] = number_block(program.types[param], value)
         writer.write_all(_without_return(program.body))

@@ -41,20 +41,25 @@ class Grid:
     counts: tuple[Value, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CodeParts:
+    """What all operations write with: the function, its elements, the memory, the processor."""
+
+    fn: FunctionText
+    elements: ElementWriter
+    workspace: Workspace
+    vector_bits: int
+
+
 class BlockWriter:
     """The function under construction, and the values that are known in it."""
 
     def __init__(
-        self,
-        program: Program,
-        fn: FunctionText,
-        elements: ElementWriter,
-        workspace: Workspace,
-        grid: Grid,
-        more: Mapping[str, WriteOperation],
+        self, program: Program, parts: CodeParts, grid: Grid, more: Mapping[str, WriteOperation]
     ) -> None:
-        self.program, self.fn, self.elements = program, fn, elements
-        self.workspace, self._grid = workspace, grid
+        self.program, self._grid = program, grid
+        self.fn, self.elements = parts.fn, parts.elements
+        self.workspace, self.vector_bits = parts.workspace, parts.vector_bits
         self.blocks: dict[int, Block] = {}
         self._writers: Mapping[str, WriteOperation] = {**_SHAPES, **more}
 
