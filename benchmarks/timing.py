@@ -14,7 +14,15 @@ Call = Callable[[], object]
 def median_ms(
     arms: Mapping[str, Call], device: str, *, rounds: int, calls: int, warm_ups: int = 3
 ) -> dict[str, float]:
-    """Milliseconds of a call of each arm: the median of some rounds, in which the arms alternate.
+    """Milliseconds of a call of each arm: the median of `rounds_ms`."""
+    found = rounds_ms(arms, device, rounds=rounds, calls=calls, warm_ups=warm_ups)
+    return {arm: statistics.median(times) for arm, times in found.items()}
+
+
+def rounds_ms(
+    arms: Mapping[str, Call], device: str, *, rounds: int, calls: int, warm_ups: int = 3
+) -> dict[str, list[float]]:
+    """Milliseconds of a call of each arm in each of some rounds, in which the arms alternate.
 
     A round times `calls` calls in a row: on a GPU with events, else by the clock.
     """
@@ -26,7 +34,7 @@ def median_ms(
     for _ in range(rounds):
         for arm, call in arms.items():
             found[arm].append(time_ms(call, calls))
-    return {arm: statistics.median(times) for arm, times in found.items()}
+    return found
 
 
 def replayed(call: Call) -> Call:

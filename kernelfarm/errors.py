@@ -184,6 +184,16 @@ class KernelRejectedError(CallerError):
     reason = "KERNEL_REJECTED"
 
 
+class KernelLimitError(KernelRejectedError):
+    """A kernel whose compilation reached a limit of the worker, or ended it.
+
+    This does not follow from the kernel alone: another worker, or the same one later, may compile
+    it.
+    """
+
+    reason = "KERNEL_LIMIT"
+
+
 class ToolchainMismatchError(CallerError):
     """A program of another farm was made by toolchains that this farm does not run."""
 

@@ -118,6 +118,6 @@ def built_variants(
     if not isinstance(backend, BuildsUserKernels):
         raise KernelRejectedError(
             f"user kernel {kernel.entry}: the farm compiles no Triton source for {target.name};"
-            " expected a target such as cuda:..., rocm:... or ascend:..."
+            " expected a target such as cuda:..., rocm:..., ascend:... or cpu:..."
         )
     return backend.build_user_kernel(kernel, target)

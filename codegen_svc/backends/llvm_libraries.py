@@ -15,21 +15,33 @@ from importlib.resources.abc import Traversable
 
 from codegen_svc.backends import link_library, llvm_toolchain
 from codegen_svc.backends.contract import ToolNeeds, ToolStatus
+from codegen_svc.backends.llvm_user_kernel import build_llvm_user_kernel
 from codegen_svc.backends.stage_times import stage
+from codegen_svc.backends.triton_toolchain import emitter_digest, triton_environment
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.llvm.kernel import emit_llvm
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import ProcessorFacts, TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
 # the contents of the two tables in order.
 ABI = "kf-cpu-1"
 # What of `codegen_svc.backends` shapes the output of each such vendor.
-_SHARED_FILES = ("link_library.py", "llvm_libraries.py", "llvm_toolchain.py")
-_EMITTER = ("codegen_svc.emitters.llvm", "codegen_svc.emitters.llvm.math_functions")
+_SHARED_FILES = (
+    "link_library.py",
+    "llvm_libraries.py",
+    "llvm_toolchain.py",
+    "llvm_user_kernel.py",
+)
+_EMITTER = (
+    "codegen_svc.emitters.llvm",
+    "codegen_svc.emitters.llvm.blocks",
+    "codegen_svc.emitters.llvm.math_functions",
+)
 
 
 class LlvmBackend:
@@ -67,7 +79,10 @@ class LlvmBackend:
         """
         parts = (
             wheel_digest("llvmlite", llvm_toolchain.LLVMLITE_REMEDY),
-            wheel_digest("triton", link_library.LINKER_REMEDY),  # its library contains LLD
+            # Its library contains LLD, and its front end reads users' kernels.
+            wheel_digest("triton", link_library.LINKER_REMEDY),
+            *triton_environment(),
+            emitter_digest(),
             platform.machine(),
             _sources_digest(self._package),
         )
@@ -103,6 +118,15 @@ class LlvmBackend:
             extras=(("abi", ABI), ("cpu_flags", flags)),
         )
         return (BuiltKernel("so", stages, launch),)
+
+    def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
+        """One variant without a guard.
+
+        Raises:
+            KernelRejectedError: Triton refuses the kernel, or it has no code for processors.
+            UnavailableError: llvmlite or triton is missing.
+        """
+        return build_llvm_user_kernel(kernel, target, ABI)
 
     def makes_runnable_binaries(self) -> bool:
         """True: the library runs on every processor of its target."""

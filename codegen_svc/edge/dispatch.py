@@ -68,7 +68,8 @@ class Dispatcher:
 
         Raises:
             CallerError: the job's namespace is not of this farm.
-            KernelRejectedError: the toolchain refuses the kernel, or the kernel is quarantined.
+            KernelRejectedError: the toolchain refuses the kernel.
+            KernelLimitError: its compilation reached a limit, or the kernel is quarantined.
             UnavailableError: cache, broker or workers do not answer.
             FarmFullError: too many builds are in flight, of all tenants or of this one.
         """

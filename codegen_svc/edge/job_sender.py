@@ -24,7 +24,7 @@ from kernelfarm.cache.key_notifications import KeyWatch
 from kernelfarm.errors import (
     InternalError,
     KernelfarmError,
-    KernelRejectedError,
+    KernelLimitError,
     UnavailableError,
     error_facts,
 )
@@ -95,7 +95,7 @@ class JobSender:
 
     async def _quarantine(self, pending: PendingJob, lease: Lease) -> None:
         job, ttl_s = pending.job, self._settings.quarantine_ttl_s
-        error = KernelRejectedError(
+        error = KernelLimitError(
             f"kernel {job.name} ({job.key.hex()[:16]}) ended its {job.queue} worker"
             f" {lease.attempts} times while it was compiled for {job.target}; it is refused for"
             f" {ttl_s:.0f} s. Report it with the kernel's text"

@@ -23,6 +23,7 @@ from kernelfarm.digest import kernel_key
 from kernelfarm.end_task import end_task
 from kernelfarm.errors import (
     InvalidGraphError,
+    KernelLimitError,
     KernelRejectedError,
     MalformedMessageError,
     UnavailableError,
@@ -121,7 +122,9 @@ class CodegenService(CodegenServiceServicer):
                 raise
             # One line, because it becomes one of the program's report.
             refusal = " ".join(str(error).split())[:_MAX_REFUSAL_CHARS]
-            return pb.BuildKernelsResponse(index=index, refusal=refusal)
+            return pb.BuildKernelsResponse(
+                index=index, refusal=refusal, is_limit=isinstance(error, KernelLimitError)
+            )
         return pb.BuildKernelsResponse(
             index=index,
             caused_job=found.caused_job,

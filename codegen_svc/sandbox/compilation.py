@@ -144,7 +144,8 @@ class Compilation:
 
         Raises:
             TimeLimitError: it took longer, by the clock or in processor time.
-            KernelRejectedError: the toolchain refuses the kernel, crashes, or reaches a limit.
+            KernelLimitError: it reached another limit.
+            KernelRejectedError: the toolchain refuses the kernel, or crashes.
             UnavailableError: a tool is missing, or the process was lost twice.
             InternalError: our bug.
         """

@@ -8,12 +8,17 @@ from typing import Final
 from codegen_svc.sandbox.connection import CompilationEnd, TimeLimits
 from codegen_svc.sandbox.limits import SandboxLimits
 from codegen_svc.sandbox.outcome import LostCompilationError
-from kernelfarm.errors import InternalError, KernelfarmError, KernelRejectedError
+from kernelfarm.errors import (
+    InternalError,
+    KernelfarmError,
+    KernelLimitError,
+    KernelRejectedError,
+)
 
 _MEMORY_WORDS: Final = ("out of memory", "bad_alloc", "Cannot allocate memory", "MemoryError")
 
 
-class TimeLimitError(KernelRejectedError):
+class TimeLimitError(KernelLimitError):
     """A compilation that exceeded its time limits."""
 
 
@@ -28,7 +33,7 @@ def error_of_end(
         "processes": f"needs more than {limits.processes} processes and threads",
     }.get(end.ended_for)
     if messages is not None:
-        kind = TimeLimitError if end.ended_for == "time" else KernelRejectedError
+        kind = TimeLimitError if end.ended_for == "time" else KernelLimitError
         return kind(f"the compilation {messages}")
     if end.ended_for:
         return LostCompilationError(f"the compilation was ended: {end.ended_for}")
@@ -49,7 +54,7 @@ def _error_of_exit(end: CompilationEnd, limits: SandboxLimits) -> KernelfarmErro
     if end.exit_status == -signal.SIGKILL:
         return LostCompilationError("the compilation was killed: is the host short of memory?")
     if any(word in end.log for word in _MEMORY_WORDS):
-        return KernelRejectedError(
+        return KernelLimitError(
             f"the compilation needs more than {limits.memory_bytes >> 20} MiB of memory"
         )
     if end.exit_status < 0:

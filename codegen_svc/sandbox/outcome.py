@@ -20,6 +20,7 @@ from kernelfarm.errors import (
     CallerError,
     InternalError,
     KernelfarmError,
+    KernelLimitError,
     KernelRejectedError,
     UnavailableError,
     VerificationError,
@@ -32,7 +33,13 @@ _NO_KEY: Final = bytes(32)
 _STAGE_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _MOST_VARIANTS, _MOST_STAGES, _MOST_NOTES = 16, 32, 64
 _MESSAGE_CHARS: Final = 4096
-_REPORTED_ERRORS: Final = (KernelRejectedError, UnavailableError, VerificationError, InternalError)
+_REPORTED_ERRORS: Final = (
+    KernelRejectedError,
+    KernelLimitError,
+    UnavailableError,
+    VerificationError,
+    InternalError,
+)
 _LOST: Final = "SANDBOX_LOST"
 
 
@@ -116,7 +123,8 @@ def variants_of_outcome(
     """The variants in a child's message.
 
     Raises:
-        KernelRejectedError: the toolchain refuses the kernel, or the compilation reached a limit.
+        KernelRejectedError: the toolchain refuses the kernel.
+        KernelLimitError: the compilation reached a limit.
         LostCompilationError: its folder was removed.
         UnavailableError: a tool is missing.
         InternalError: our bug, or a message that breaks the rules.
@@ -167,7 +175,7 @@ def _reported_error(failure: pb.CompileFailure) -> KernelfarmError:
     return kind(_storable(failure.message))
 
 
-def _error_of_limit(error: BaseException, limits: SandboxLimits) -> KernelRejectedError | None:
+def _error_of_limit(error: BaseException, limits: SandboxLimits) -> KernelLimitError | None:
     """The error for the limit that caused a failure of the system; None if none did."""
     number = errno.ENOMEM if isinstance(error, MemoryError) else getattr(error, "errno", None)
     size = f"more than {limits.file_bytes >> 20} MiB of files"
@@ -178,7 +186,7 @@ def _error_of_limit(error: BaseException, limits: SandboxLimits) -> KernelReject
         errno.EMFILE: f"opens more than {limits.open_files} files at once",
         errno.EAGAIN: f"needs more than {limits.processes} processes and threads",
     }.get(number if isinstance(number, int) else 0)
-    return KernelRejectedError(f"the compilation {limit}") if limit else None
+    return KernelLimitError(f"the compilation {limit}") if limit else None
 
 
 def _storable(message: str) -> str:

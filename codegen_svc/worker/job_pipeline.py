@@ -34,7 +34,7 @@ from kernelfarm import spans
 from kernelfarm.cache import Lease, PublishStatus, UnsignedVariant, WorkerCache
 from kernelfarm.cache.redis_keys import tenant_of
 from kernelfarm.digest import kernel_key
-from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
+from kernelfarm.errors import InternalError, KernelLimitError, UnavailableError
 from kernelfarm.ir.any_kernel import AnyKernel
 from kernelfarm.ir.verify.any_kernel import check_kernel
 from kernelfarm.service.logs.logger import get_logger
@@ -354,7 +354,7 @@ class JobPipeline:
                 return JobOutcome(self._requeue_as_slow(job), "slow")
             error: Exception = caught
         except SoftTimeLimitExceeded:
-            error = KernelRejectedError(f"the compilation took longer than {limit_s:g} s")
+            error = KernelLimitError(f"the compilation took longer than {limit_s:g} s")
         except Exception as caught:  # the edge of the process: every failure is published
             error = caught
         facts, ttl_s = recorded_failure(self._settings, error)

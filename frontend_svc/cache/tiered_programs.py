@@ -109,7 +109,7 @@ class TieredProgramCache:
                 await self._count_guard_miss()
             return ProgramLookup(None, found.stamp)
         variants = found.variants
-        if self._signing.is_short_lived(fitting.manifest):
+        if self._signing.is_to_renew(fitting.manifest):
             renewed = await self._renew(key, fitting)
             variants = tuple(renewed if v is fitting else v for v in variants)
             fitting = renewed

@@ -63,8 +63,8 @@ class OptimizedProgram:
 class BuiltArtifacts:
     """The artifacts of one kernel: its index in the request, and whether they caused a job.
 
-    `manifests` are those that the workers signed, one for each artifact. An alternative that the
-    toolchain refuses has none; `refusal` says why.
+    `manifests` are those that the workers signed, one for each artifact. An alternative that was
+    not compiled has none; `refusal` says why. If it `is_limit`, a later request may compile it.
     """
 
     index: int
@@ -72,6 +72,7 @@ class BuiltArtifacts:
     caused_job: bool
     manifests: tuple[Manifest, ...]
     refusal: str = ""
+    is_limit: bool = False
 
     @property
     def cost_ms(self) -> float:
@@ -262,7 +263,9 @@ class CodegenClient:
     ) -> BuiltArtifacts:
         """A kernel's artifacts from what its workers signed; nothing unsigned is used."""
         if message.refusal and message.index in build_request.alternatives:
-            return BuiltArtifacts(message.index, (), message.caused_job, (), message.refusal)
+            return BuiltArtifacts(
+                message.index, (), message.caused_job, (), message.refusal, message.is_limit
+            )
         artifacts, manifests = [], []
         for signed in message.signed:
             artifact = artifact_pb2.Artifact.FromString(signed.content)

@@ -84,7 +84,7 @@ class ProgramCompiler:
             decomposed.texts_with(optimized.texts, kept.notes),
         )
         graph = await request.imported.graph()
-        tags = program_tags(graph, target, optimized.made_by, kernels)
+        tags = program_tags(graph, target, optimized.made_by, built)
         tags = (*tags, *job.caller.tags, *tenant_cache.tags)
         cost_ms = sum(kernel.cost_ms for kernel in kernels)
         variant = UnsignedVariant(result.payload, result.named, tags=tags, cost_ms=cost_ms)

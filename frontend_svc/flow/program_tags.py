@@ -9,7 +9,14 @@ import frontend_svc
 from frontend_svc.flow.downstream import BuiltArtifacts, OptimizerInfo
 from frontend_svc.flow.graph_job_client import ImportedGraph
 from kernelfarm.service.fingerprint import service_fingerprint
-from kernelfarm.signing.tags import MAX_NAME_CHARS, driver_tag, op_tag, pass_tag, toolchain_tag
+from kernelfarm.signing.tags import (
+    MAX_NAME_CHARS,
+    driver_tag,
+    limit_tag,
+    op_tag,
+    pass_tag,
+    toolchain_tag,
+)
 from kernelfarm.targets import target_facts
 
 # Operator names come from clients: characters that no tag may contain are left out.
@@ -28,12 +35,18 @@ def program_tags(
     optimizing: OptimizerInfo,
     kernels: tuple[BuiltArtifacts, ...],
 ) -> tuple[str, ...]:
-    """Tags for captured operators, passes, every toolchain, the driver and the kernels' tags."""
+    """Tags for captured operators, passes, every toolchain, the driver and the kernels' tags.
+
+    A program that lacks a kernel because of a limit has the tag of its vendor's limits.
+    """
+    vendor = target_facts(target).vendor
     tags = {toolchain_tag(frontend_toolchain()), toolchain_tag(optimizing.toolchain)}
-    tags.add(driver_tag(target_facts(target).vendor))
+    tags.add(driver_tag(vendor))
     tags.update(op_tag(_UNFIT.sub("", op)[:MAX_NAME_CHARS] or "?") for op in graph.ops)
     tags.update(pass_tag(name) for name in graph.passes)
     tags.update(pass_tag(name) for name in optimizing.passes)
     for kernel in kernels:
         tags.update(kernel.tags)
+        if kernel.is_limit:
+            tags.add(limit_tag(vendor))
     return tuple(sorted(tags))

@@ -30,7 +30,7 @@ from kernelfarm.signing import (
     variant_id,
 )
 from kernelfarm.signing.manifest import blob_ref
-from kernelfarm.signing.tags import check_tag
+from kernelfarm.signing.tags import check_tag, lacks_a_kernel
 from kernelfarm.wire.manifest import manifest_to_bytes
 
 _COUNTERS: dict[type[KernelfarmError], str] = {
@@ -99,8 +99,10 @@ class SigningPolicy:
             return manifest.not_after_s
         return min(manifest.not_after_s, signer.not_after_s)
 
-    def is_short_lived(self, manifest: Manifest) -> bool:
-        """True if less than half of its validity is left."""
+    def is_to_renew(self, manifest: Manifest) -> bool:
+        """True if less than half of its validity is left, and it may be renewed."""
+        if lacks_a_kernel(manifest.tags):
+            return False
         return manifest.not_after_s - self.clock() < self.validity_s / 2
 
     def _record(

@@ -85,8 +85,8 @@ class CompiledModel:
         support = device_support(captured.device)
         program = self._program(support.target)
         loaded = load_program(self._client, program, support.loader)
-        measures = self._client.settings.autotune == "measure"
-        bound = loaded.for_graph(captured, support.loader, measures=measures)
+        tuning_s = self._client.settings.tuning_s
+        bound = loaded.for_graph(captured, support.loader, tuning_s=tuning_s)
         return PlanRunner(bound, is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:

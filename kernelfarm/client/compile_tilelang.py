@@ -100,9 +100,13 @@ def compile_tile_program(
 def _warps(program: TileProgram, target: str) -> int | None:
     """The warps of a block; None if the target's chip has none."""
     facts = target_facts(target)
-    if facts.triton is None:
-        raise TileProgramError(
-            f"tile programs are not compiled for {target}; expected a target such as cuda:...,"
-            " rocm:... or ascend:..."
-        )
-    return None if facts.gpu is None else warps_of(program, facts.gpu.warp_size)
+    if facts.gpu is not None:
+        return warps_of(program, facts.gpu.warp_size)
+    if facts.llvm is not None:
+        return 1  # a thread of a processor computes a whole block
+    if facts.triton is not None:
+        return None
+    raise TileProgramError(
+        f"tile programs are not compiled for {target}; expected a target such as cuda:..., rocm:...,"
+        " ascend:... or cpu:..."
+    )

@@ -19,6 +19,8 @@ cuda_graphs.not_recorded.REASON             graphs that are not recorded, and wh
 traced.short                                graphs that one run traced, without AOT Autograd
 traced.long.REASON                          graphs that AOT Autograd traced, and why
 tuning.measured                             autotuned kernels whose configurations were measured
+tuning.dropped                              configurations that were much slower than another one
+tuning.out_of_time                          kernels of which not all configurations were measured
 tuning.not_measured.REASON                  launches of their first configuration for another reason
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
                                             have; has now

@@ -89,6 +89,9 @@ class ClientSettings:
     autotune: Literal["measure", "first"] = "measure"
     """How autotuned Triton kernels of a model choose a configuration: the first launch measures all
     of them, or the first one that fits the device is launched."""
+    autotune_limit_s: Annotated[float, Bound(gt=0)] = 30.0
+    """How long the first launch of an autotuned kernel measures. Then the fastest configuration so
+    far is launched from then on."""
 
     token: SecretText = SecretText("")  # noqa: RUF009 -- it does not change
     """The tenant's token, for a farm with tenants; sent with every call."""
@@ -166,6 +169,11 @@ class ClientSettings:
     def changed(self, **changes: Any) -> ClientSettings:
         """These settings with other values of some."""
         return replace(self, **changes)
+
+    @property
+    def tuning_s(self) -> float:
+        """How long a first launch measures the configurations of an autotuned kernel; 0: not."""
+        return self.autotune_limit_s if self.autotune == "measure" else 0.0
 
     @property
     def namespaces(self) -> tuple[str, ...]:

@@ -7,16 +7,18 @@ KIND = toolchain   BACKEND@FINGERPRINT of each worker, optimizer and frontend th
      | driver      the vendor whose driver runs the result
      | model       ID@REVISION as the client names it
      | tenant      the tenant that asked for it
+     | limit       the vendor whose workers could not compile a kernel within their limits
      | artifact    SHA-256 of a loadable binary, hex
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from kernelfarm.errors import CallerError
 
-KINDS = ("toolchain", "pass", "op", "driver", "model", "tenant", "artifact")
+KINDS = ("toolchain", "pass", "op", "driver", "model", "tenant", "limit", "artifact")
 MAX_NAME_CHARS = 200
 
 _TAG = re.compile(rf"({'|'.join(KINDS)}):[!-~]{{1,{MAX_NAME_CHARS}}}")
@@ -72,6 +74,19 @@ def driver_tag(vendor: str) -> str:
 def tenant_tag(tenant: str) -> str:
     """The tag of a tenant."""
     return f"tenant:{tenant}"
+
+
+def limit_tag(vendor: str) -> str:
+    """The tag of the limits of a vendor's workers."""
+    return f"limit:{vendor}"
+
+
+def lacks_a_kernel(tags: Sequence[str]) -> bool:
+    """Whether an entry lacks a kernel that a later compilation may give it.
+
+    Such an entry is not renewed. So it expires, and its kernels are compiled again.
+    """
+    return any(tag.startswith("limit:") for tag in tags)
 
 
 def artifact_tag(sha256: bytes) -> str:

@@ -14,8 +14,8 @@ from codegen_svc.backends.ascend.bishengir import find_bishengir
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.compile_triton import compile_user_kernels
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import CallerError, KernelRejectedError, UserKernelError
-from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel
+from kernelfarm.errors import CallerError, KernelLimitError, KernelRejectedError, UserKernelError
+from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, UserKernel
 from kernelfarm.wire.names import MAX_TEXT_CHARS
 from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.hinted_kernels import summed_rows
@@ -36,6 +36,16 @@ _SIGNATURE: Mapping[str, str] = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": 
 def _source(text: str) -> UserKernel:
     """A kernel of any text, as a hostile client would send it."""
     return UserKernel("kernel", text, "kernel", (Pointer("x_ptr", DType.F32),))
+
+
+def _repeating(count: int) -> UserKernel:
+    """A kernel whose constant is repeated so often."""
+    text = (
+        "def kernel(x_ptr, COUNT: tl.constexpr):\n    few: tl.constexpr = (1, 2)\n"
+        "    many: tl.constexpr = few * COUNT\n    tl.store(x_ptr, many[0])\n"
+    )
+    params = (Pointer("x_ptr", DType.F32), FixedParam("COUNT", count))
+    return UserKernel(f"kernel_{count % 97}", text, "kernel", params)
 
 
 def test_a_kernel_compiles_for_both_vendors_and_every_stage_can_be_read(vendor_farm: Farm) -> None:
@@ -149,15 +159,23 @@ def test_a_hint_of_a_kernel_for_ascend_reaches_its_artifact(vendor_farm: Farm) -
     assert "hint multibuffer at line 7: applied" in compiled.variants("ascend:910b")[0].notes
 
 
-def test_the_farm_refuses_a_kernel_for_a_cpu_with_the_reason(vendor_farm: Farm) -> None:
-    with pytest.raises(KernelRejectedError, match="no Triton source for cpu:x86-64-v3"):
-        kernelfarm.compile_triton(
-            add_vectors,
-            _SIGNATURE,
-            {"BLOCK": 128},
-            ["cpu:x86-64-v3"],
-            endpoint=vendor_farm.endpoint,
-        )
+def test_a_kernel_compiles_for_processors_or_is_refused_with_the_operation(
+    vendor_farm: Farm,
+) -> None:
+    target = "cpu:x86-64-v3"
+    compiled = kernelfarm.compile_triton(
+        add_vectors, _SIGNATURE, {"BLOCK": 128}, [target], endpoint=vendor_farm.endpoint
+    )
+    (variant,) = compiled.variants(target)
+    assert variant.launch.arguments == (*("buffer",) * 3, *("size",) * 4, "threads")
+    assert compiled.binary(target).startswith(b"\x7fELF")
+
+    expected = "operation tt.make_tensor_descriptor has no code for processors"
+    with (
+        connect(vendor_farm.endpoint) as client,
+        pytest.raises(KernelRejectedError, match=expected),
+    ):
+        compile_user_kernels((TUTORIALS["tensor descriptors"].kernel(),), [target], client)
 
 
 def test_tritons_own_refusal_reaches_the_user(vendor_farm: Farm) -> None:
@@ -188,14 +206,27 @@ def test_every_hostile_source_gets_its_error_from_the_farm_and_nothing_runs(
 def test_a_constant_that_takes_all_memory_reaches_the_limit_of_the_sandbox(
     vendor_farm: Farm,
 ) -> None:
-    bomb = (
-        "def kernel(x_ptr):\n    few: tl.constexpr = (1, 2)\n"
-        "    many: tl.constexpr = few * 3000000000\n    tl.store(x_ptr, many[0])\n"
-    )
-
-    refused = pytest.raises(KernelRejectedError, match="MiB of memory")
+    refused = pytest.raises(KernelLimitError, match="MiB of memory")
     with connect(vendor_farm.endpoint) as client, refused:
-        compile_user_kernels((_source(bomb),), ["cuda:sm_90a"], client)
+        compile_user_kernels((_repeating(3_000_000_000),), ["cuda:sm_90a"], client)
+
+
+def test_a_configuration_that_reached_a_limit_is_compiled_again_when_the_program_expires(
+    vendor_farm: Farm,
+) -> None:
+    with connect(vendor_farm.endpoint) as client:
+        limited = compile_user_kernels(
+            (_repeating(3_000_000_000), _repeating(3)), ["cuda:sm_90a"], client
+        )
+        refused = compile_user_kernels((_repeating(-1), _repeating(3)), ["cuda:sm_90a"], client)
+
+    limited_tags, refused_tags = (
+        compiled.programs["cuda:sm_90a"].manifest.tags for compiled in (limited, refused)
+    )
+    assert [c.kernel for c in limited.configurations("cuda:sm_90a")] == [limited.kernels[1]]
+    assert [c.kernel for c in refused.configurations("cuda:sm_90a")] == [refused.kernels[1]]
+    assert "limit:cuda" in limited_tags
+    assert "limit:cuda" not in refused_tags
 
 
 def test_kernels_of_one_text_share_one_compilation(vendor_farm: Farm) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from kernelfarm.errors import KernelRejectedError
+from kernelfarm.errors import KernelLimitError
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1 import loops_pb2
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
@@ -220,7 +220,7 @@ async def test_a_kernel_that_ends_its_workers_is_refused_and_the_rest_of_its_gro
             for lease in running():
                 raw.pexpire(lease, 1)  # as if the lease of the dead process had ended
     first, deadly, last = await calls
-    assert isinstance(deadly, KernelRejectedError) and "ended its echo worker" in str(deadly)
+    assert isinstance(deadly, KernelLimitError) and "ended its echo worker" in str(deadly)
     assert isinstance(first, pb.BuildKernelsResponse) and first.signed
     assert isinstance(last, pb.BuildKernelsResponse) and last.signed
     assert codegen.compilations("plain_q2") == 1

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from kernelfarm.errors import FarmFullError, KernelRejectedError, UnavailableError
+from kernelfarm.errors import FarmFullError, KernelLimitError, UnavailableError
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
 from tests.support.codegen_calls import build_fresh
@@ -88,7 +88,7 @@ async def test_a_kernel_that_ends_its_workers_is_quarantined_and_the_queue_goes_
             (lease,) = raw.keys("kf:{default}:l:k:*")
             raw.pexpire(lease, 1)  # as if the lease of the dead process had ended
         with pytest.raises(
-            KernelRejectedError, match=r"gated_deadly .* ended its echo worker 2 times"
+            KernelLimitError, match=r"gated_deadly .* ended its echo worker 2 times"
         ):
             await deadly
         assert codegen.compilations("gated_deadly") == 2

@@ -16,6 +16,7 @@ OpenMP runtime uses one thread), fmod and fmodf, malloc and free.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +24,7 @@ from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
 from codegen_svc.emitters.llvm.lanes import LaneWriter
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
+from codegen_svc.emitters.llvm.parallel import CallRange, write_entry, write_worker
 from codegen_svc.emitters.llvm.rows import RowWriter
 from codegen_svc.emitters.llvm.schedule import Schedule, schedule
 from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
@@ -69,14 +71,19 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
             has more than 4,000 statements.
     """
     _check(kernel)
-    module = ModuleText(_header(kernel, target))
+    module = ModuleText(module_header(kernel.name, kernel.comments, target))
     plan = schedule(kernel, target.memory)
     _write_range(module, kernel, plan, target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
     else:
-        _write_worker(module, kernel)
+        write_worker(module, kernel.name, _calls_range(kernel))
         _write_entry(module, kernel, plan)
+    return rendered(module, target)
+
+
+def rendered(module: ModuleText, target: CodeTarget) -> str:
+    """The module as LLVM assembly, with the target's attributes at each function."""
     module.functions = [_with_attributes(text) for text in module.functions]
     features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
     bits = target.vector_bits
@@ -105,13 +112,11 @@ def _check(kernel: Kernel) -> None:
         )
 
 
-def _header(kernel: Kernel, target: CodeTarget) -> list[str]:
-    comments = [
-        f"; {printable_line(line)}" for text in kernel.comments for line in text.splitlines()
-    ]
+def module_header(name: str, comments: Sequence[str], target: CodeTarget) -> list[str]:
+    """The first lines of a kernel's module."""
     return [
-        *comments,
-        f'source_filename = "{kernel.name}"',
+        *(f"; {printable_line(line)}" for text in comments for line in text.splitlines()),
+        f'source_filename = "{name}"',
         f'target datalayout = "{target.data_layout}"',
         f'target triple = "{target.triple}"',
     ]
@@ -235,38 +240,6 @@ def _load_size(fn: FunctionText, sizes: Value, position: int, name: str) -> Valu
     return fn.load(I64, slot, 8, wish=name)
 
 
-# Fields of the task that threads share: buffers, sizes, number of units, result of a failed thread.
-_TASK: Final = "{ ptr, ptr, i64, i32 }"
-
-
-def _field(fn: FunctionText, task: Value, number: int) -> Value:
-    return fn.define("field", PTR, f"getelementptr inbounds {_TASK}, {task}, i32 0, i32 {number}")
-
-
-def _write_worker(module: ModuleText, kernel: Kernel) -> None:
-    fn = FunctionText(module, f"define internal void @{kernel.name}.worker(ptr %task)")
-    fn.name("task")
-    task = Value("%task", PTR)
-    buffers = fn.load(PTR, _field(fn, task, 0), 8, wish="buffers")
-    sizes = fn.load(PTR, _field(fn, task, 1), 8, wish="sizes")
-    units = fn.load(I64, _field(fn, task, 2), 8, wish="units")
-    thread = fn.cast("sext", fn.call("omp_get_thread_num", I32, wish="thread"), I64, wish="thread")
-    count = fn.cast("sext", fn.call("omp_get_num_threads", I32, wish="count"), I64, wish="count")
-    above = fn.op("sub", fn.op("add", units, count, wish="above"), integer(1, I64), wish="above")
-    share = fn.op("udiv", above, count, wish="share")
-    first = fn.intrinsic("smin", fn.op("mul", thread, share, wish="first"), units, wish="first")
-    last = fn.intrinsic("smin", fn.op("add", first, share, wish="last"), units, wish="last")
-    failed = _call_range(fn, kernel, (buffers, sizes), (first, last))
-    is_bad = fn.compare("icmp", "ne", failed, integer(0, I32), wish="is_bad")
-    fn.branch_if(is_bad, "report", "done")
-    fn.start_block("report")
-    fn.emit(f"store atomic {failed}, {_field(fn, task, 3)} monotonic, align 8")
-    fn.branch("done")
-    fn.start_block("done")
-    fn.emit("ret void")
-    fn.finish()
-
-
 def _write_serial_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
     fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
     for name in ("buffers", "sizes", "threads"):
@@ -280,38 +253,22 @@ def _write_serial_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> N
 
 
 def _write_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> None:
-    fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
-    for name in ("buffers", "sizes", "threads"):
-        fn.name(name)
-    buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
-    sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
-    index = IndexWriter(fn, bounds_of(kernel))
-    units = index.write(plan.unit_count, sizes)
-    work = index.write(_work(kernel), sizes)
-    is_worth = fn.compare("icmp", "sge", work, integer(PARALLEL_WORK_ELEMS, I64), wish="is_worth")
-    threads = fn.cast("sext", Value("%threads", I32), I64, wish="threads")
-    team = fn.intrinsic("smin", threads, units, wish="team")
-    is_many = fn.compare("icmp", "sgt", team, integer(1, I64), wish="is_many")
-    runtime = Value("@GOMP_parallel", PTR)
-    can_fork = fn.compare("icmp", "ne", runtime, Value("null", PTR), wish="can_fork")
-    forks = fn.op("and", fn.op("and", is_worth, is_many, wish="wants"), can_fork, wish="forks")
-    task = fn.alloca("task", _TASK)
-    fn.branch_if(forks, "parallel", "serial")
-    fn.start_block("serial")
-    failed = _call_range(fn, kernel, (buffers, table), (integer(0, I64), units))
-    fn.emit(f"ret {failed}")
-    fn.start_block("parallel")
-    for number, value in enumerate((buffers, table, units, integer(0, I32))):
-        fn.store(value, _field(fn, task, number), 8)
-    team_size = fn.cast("trunc", team, I32, wish="team_size")
-    worker = f"ptr @{kernel.name}.worker"
-    fn.emit(f"call void @GOMP_parallel({worker}, {task}, {team_size}, i32 0)")
-    fn.emit(f"ret {fn.load(I32, _field(fn, task, 3), 8, wish='any_failed')}")
-    fn.finish()
-    weak = "declare extern_weak"
-    module.declarations["GOMP_parallel"] = f"{weak} void @GOMP_parallel(ptr, ptr, i32, i32)"
-    module.declarations["omp_get_thread_num"] = f"{weak} i32 @omp_get_thread_num()"
-    module.declarations["omp_get_num_threads"] = f"{weak} i32 @omp_get_num_threads()"
+    def measure(fn: FunctionText, table: Value) -> tuple[Value, Value]:
+        sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
+        index = IndexWriter(fn, bounds_of(kernel))
+        units = index.write(plan.unit_count, sizes)
+        work = index.write(_work(kernel), sizes)
+        least = integer(PARALLEL_WORK_ELEMS, I64)
+        return units, fn.compare("icmp", "sge", work, least, wish="is_worth")
+
+    write_entry(module, kernel.name, _calls_range(kernel), measure)
+
+
+def _calls_range(kernel: Kernel) -> CallRange:
+    def call(fn: FunctionText, tables: tuple[Value, Value], units: tuple[Value, Value]) -> Value:
+        return _call_range(fn, kernel, tables, units)
+
+    return call
 
 
 def _work(kernel: Kernel) -> Expr:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -23,7 +23,11 @@ from kernelfarm.client.capture.constants import constant_of, is_sent_as_constant
 from kernelfarm.client.capture.graph_outputs import COPY, GraphOutputs, OutputCollector
 from kernelfarm.client.capture.graph_values import GraphValues
 from kernelfarm.client.capture.node_hints import hints_of
-from kernelfarm.client.capture.operator_names import is_user_kernel, wire_name
+from kernelfarm.client.capture.operator_names import (
+    is_tile_program,
+    is_user_kernel,
+    wire_name,
+)
 from kernelfarm.client.capture.saved_random_state import (
     flat_item,
     flat_results,
@@ -44,6 +48,9 @@ from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph, Input, Node, TensorType
 from kernelfarm.ir.hints import NodeHint
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
+
+if TYPE_CHECKING:
+    from kernelfarm.client.capture.user_kernels import UserKernelCall
 
 DROPPED_KWARGS = frozenset({"device", "layout", "pin_memory", "non_blocking"})
 """Keyword arguments that state where a tensor is, not its content."""
@@ -253,6 +260,8 @@ class _Capture:
             self._append(node, flat_results(value))
         elif is_user_kernel(node.target):
             self._append_user_kernel(node, value)
+        elif is_tile_program(node.target):
+            self._append_tile_program(node, value)
         else:
             return False
         return True
@@ -275,7 +284,19 @@ class _Capture:
         # Few models have kernels of their own, and capture should start quickly.
         from kernelfarm.client.capture.user_kernels import user_kernel_call  # noqa: PLC0415
 
-        call = user_kernel_call(node, self._values)
+        self._add_user_kernel(node, user_kernel_call(node, self._values), value)
+
+    def _append_tile_program(self, node: fx.Node, value: Sequence[torch.Tensor]) -> None:
+        from kernelfarm.client.capture.tile_programs import (  # noqa: PLC0415 -- as above
+            tile_program_call,
+        )
+
+        named = {str(number): result for number, result in enumerate(value)}
+        self._add_user_kernel(node, tile_program_call(node, self._values), named)
+
+    def _add_user_kernel(
+        self, node: fx.Node, call: UserKernelCall, value: Mapping[str, torch.Tensor]
+    ) -> None:
         types = tuple(self._values.tensor_type(value[name]) for name in call.changed)
         self._user_results[node] = call.changed
         results = self._values.number_results(node, len(types))

@@ -13,6 +13,7 @@ from kernelfarm.client.custom_operators.attention import (
     ATTENTION_SAVING,
 )
 from kernelfarm.client.custom_operators.layer_norm import NORM_BACKWARD, NORM_SAVING
+from kernelfarm.client.custom_operators.tile_program import TILE_PROGRAM
 from kernelfarm.client.pytorch.private import HigherOrderOperator, OpOverload
 
 _WIRE_NAMES: Mapping[Any, str] = {
@@ -39,3 +40,8 @@ _TRITON_WRAPPER = "triton_kernel_wrapper_functional"
 def is_user_kernel(target: Any) -> bool:
     """True for PyTorch's operator that wraps a Triton kernel of the user."""
     return isinstance(target, HigherOrderOperator) and str(target) == _TRITON_WRAPPER
+
+
+def is_tile_program(target: Any) -> bool:
+    """True for kernelfarm's operator for a tile program on a processor."""
+    return target is TILE_PROGRAM

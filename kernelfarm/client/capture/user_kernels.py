@@ -113,7 +113,7 @@ def user_kernel_call(node: fx.Node, values: GraphValues) -> UserKernelCall:
     )
     args = tuple(
         None
-        if param.name in changed and _has_no_content(call.values[param.name])
+        if param.name in changed and has_no_content(call.values[param.name])
         else _argument(param, call, values)
         for param in first.launched
     )
@@ -158,7 +158,7 @@ def _key(kernel: Any, found: UserKernel) -> tuple[int, ...]:
     )
 
 
-def _has_no_content(value: Any) -> bool:
+def has_no_content(value: Any) -> bool:
     """True for memory that was allocated and not written: the launch gets memory of its own."""
     return isinstance(value, fx.Node) and str(value.target).partition(".")[2].startswith(_EMPTY)
 
@@ -199,7 +199,7 @@ def _param(
     value = _value_of(source, name, call)
     if name in source.constexprs or name in call.tuned:
         return FixedParam(name, constant_value(value, name))
-    plain = _plain(value)
+    plain = plain_value(value)
     if isinstance(plain, torch.SymInt):
         size = values.sizes.read(plain)
         plain = size.as_int() if size.is_constant else size
@@ -209,12 +209,12 @@ def _param(
         case bool() | float() | Expr():
             return Scalar(name, _SCALARS[type(plain)])
         case int():
-            return _integer(name, plain, is_specialized=_is_specialized(kernel, name))
+            return integer_param(name, plain, is_specialized=_is_specialized(kernel, name))
         case _:
             return FixedParam(name, constant_value(plain, name))
 
 
-def _integer(name: str, value: int, *, is_specialized: bool) -> UserParam:
+def integer_param(name: str, value: int, *, is_specialized: bool) -> UserParam:
     """The parameter for an integer, as Triton specializes it: 1 is a constant."""
     if is_specialized and value == 1:
         return FixedParam(name, 1)
@@ -235,7 +235,7 @@ def _value_of(source: KernelSource, name: str, call: _Stated) -> Any:
     raise UnsupportedGraphError(f"a Triton kernel without its argument {name}; expected a value")
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """The value that a traced node stands for."""
     return value.meta.get("val") if isinstance(value, fx.Node) else value
 

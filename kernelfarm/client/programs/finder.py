@@ -77,8 +77,9 @@ class ProgramFinder:
                 self._key,
                 search.prefetched,
             )
-            measures = settings.autotune == "measure"
-            bound = loaded.for_graph(self._captured, self._support.loader, measures=measures)
+            bound = loaded.for_graph(
+                self._captured, self._support.loader, tuning_s=settings.tuning_s
+            )
             return PlanRunner(
                 bound,
                 leaves_autocast=self._leaves_autocast,

@@ -11,7 +11,7 @@ from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.programs.kernels import BlobReader, load_kernels
-from kernelfarm.client.runtime.program import BoundProgram, Validity
+from kernelfarm.client.runtime.program import DEFAULT_TUNING_S, BoundProgram, Validity
 from kernelfarm.ir.program_ir import Plan
 from kernelfarm.signing import Manifest
 
@@ -32,10 +32,10 @@ class LoadedProgram:
     validity: Validity = field(default_factory=Validity, compare=False)
 
     def for_graph(
-        self, captured: CapturedGraph, loader: Loader, *, measures: bool = True
+        self, captured: CapturedGraph, loader: Loader, *, tuning_s: float = DEFAULT_TUNING_S
     ) -> BoundProgram:
-        """The program bound to one captured graph; `measures` as in `BoundProgram`."""
-        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, measures)
+        """The program bound to one captured graph; `tuning_s` as in `BoundProgram`."""
+        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, tuning_s)
 
     def is_stale(self, now: InvalidationState) -> bool:
         """True if the program was invalidated, or may have been without this client's knowledge."""

@@ -12,7 +12,15 @@ from kernelfarm.errors import CallerError
 REDUCE_OVERHEAD = "reduce-overhead"
 """The name that torch gives to the mode in which calls are replays of CUDA graphs."""
 
-_SETTINGS = ("endpoint", "timeout_s", "model", "mode", "cuda_graphs", "autotune")
+_SETTINGS = (
+    "endpoint",
+    "timeout_s",
+    "model",
+    "mode",
+    "cuda_graphs",
+    "autotune",
+    "autotune_limit_s",
+)
 """The settings that are options, too."""
 
 

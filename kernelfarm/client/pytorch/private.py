@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from torch.nn.attention import _backend_from_string as _backend_from_string
     from torch.nn.attention import _sdpa_kernel as _sdpa_kernel
     from torch.utils import _pytree as _pytree
+    from torch.utils import _triton as _triton
     from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
     from torch.utils._python_dispatch import (
         autograd_would_have_decomposed as autograd_would_have_decomposed,
@@ -171,6 +172,7 @@ NAMES: Mapping[str, PrivateName] = {
     "mark_dynamic": PrivateName("torch._dynamo", "declares the range of an extent"),
     "TorchDynamoException": PrivateName("torch._dynamo.exc", "what torch.export raises"),
     "_pytree": PrivateName("torch.utils._pytree", "flattens the arguments of exported programs"),
+    "_triton": PrivateName("torch.utils._triton", "knows whether Triton has a device"),
     # Captured graphs
     "OpOverload": PrivateName("torch._ops", "the type of operators in traced graphs"),
     "OpOverloadPacket": PrivateName("torch._ops", "the type of operators in Dynamo graphs"),
@@ -265,7 +267,7 @@ NAMES: Mapping[str, PrivateName] = {
 }
 """Every private name by its name in PyTorch; a module is named by its purpose."""
 
-_MODULES = frozenset({"_pytree", "torch_variables"})
+_MODULES = frozenset({"_pytree", "_triton", "torch_variables"})
 """The names that stand for modules."""
 
 if not TYPE_CHECKING:

@@ -9,6 +9,9 @@ from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
 
+DEFAULT_TUNING_S = 30.0
+"""How long the configurations of an autotuned kernel are measured, unless a setting says it."""
+
 
 @dataclass(slots=True)
 class Validity:
@@ -21,8 +24,9 @@ class Validity:
 class BoundProgram:
     """A plan with loaded kernels, bound to one captured graph.
 
-    `kernels` has the variants of each of the plan's kernels, in the plan's order. If `measures`,
-    autotuned kernels of users launch the fastest configuration, else the first one.
+    `kernels` has the variants of each of the plan's kernels, in the plan's order. Autotuned
+    kernels of users launch the fastest configuration, which is measured in at most `tuning_s`
+    seconds; with 0, they launch the first one.
     """
 
     plan: Plan
@@ -30,4 +34,4 @@ class BoundProgram:
     captured: CapturedGraph
     loader: Loader
     validity: Validity = field(default_factory=Validity, compare=False)
-    measures: bool = True
+    tuning_s: float = DEFAULT_TUNING_S

@@ -1,8 +1,10 @@
 """Chooses the fastest configuration of an autotuned kernel by measuring launches on the device.
 
 The first launch for a key measures, as Triton's own autotuner does: some launches to warm up, then
-the median of several. A key consists of the kernels of all configurations, the device, and the
-values of the arguments that the user named. Winners are kept for the life of the process.
+the median of several. A configuration that is much slower than another one is dropped after its
+first launches, and measuring ends when its time is over. A key consists of the kernels of all
+configurations, the device, and the values of the arguments that the user named. Winners are kept
+for the life of the process.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import math
 import os
 import statistics
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from kernelfarm.client import counters
 from kernelfarm.client.loaders.contract import LaunchTimer
@@ -24,9 +28,22 @@ _WARM_UPS = 3
 _MEASURED_MS = 20.0
 _FEWEST, _MOST = 5, 50
 """Measured launches of a configuration: as many as fill `_MEASURED_MS`, within these limits."""
+_MUCH_SLOWER = 4.0
+"""A configuration that takes so many times as long as the best so far is not measured further."""
 _MAX_WINNERS = 4096
 
 Run = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """How long measuring all configurations of a kernel may take in all, by a clock in seconds.
+
+    A launch that runs is not interrupted, so the last one may exceed the limit.
+    """
+
+    limit_s: float
+    clock: Callable[[], float] = time.monotonic
 
 
 class Winners:
@@ -67,37 +84,73 @@ WINNERS = Winners()
 """The winners of this process."""
 
 
-def fastest(launches: Sequence[Run], prepare: Run, timer: LaunchTimer, name: str) -> int:
+def fastest(
+    launches: Sequence[Run],
+    prepare: Run,
+    timer: LaunchTimer,
+    name: str,
+    limit: TimeLimit,
+) -> int:
     """The index of the launch whose median time is the least; the first one of equal ones.
 
     `prepare` runs before each launch and is not measured: it gives tensors their content back. A
-    launch that the device refuses is left out.
+    launch that the device refuses is left out, and so is one that is much slower than the best so
+    far. When the time is over, the best so far wins, as soon as there is one.
 
     Raises:
         UnavailableError: the device refuses every launch.
     """
-    medians, errors = [], []
-    for launch in launches:
+    ends_s = limit.clock() + limit.limit_s
+    shown: list[str] = []
+    errors: list[UnavailableError] = []
+    best_ms, winner = math.inf, 0
+    for number, launch in enumerate(launches):
+        if math.isfinite(best_ms) and limit.clock() >= ends_s:
+            _say_out_of_time(name, number, len(launches), limit.limit_s)
+            break
         try:
-            medians.append(_median_ms(launch, prepare, timer))
+            found_ms = _median_ms(launch, prepare, timer, best_ms, ends_s - limit.clock())
         except UnavailableError as error:
-            medians.append(math.inf)
             errors.append(error)
+            shown.append("refused")
+            continue
+        shown.append(f"{found_ms:.4f}")
+        if found_ms < best_ms:
+            best_ms, winner = found_ms, number
     if len(errors) == len(launches):
         raise errors[0]
-    winner = min(range(len(medians)), key=medians.__getitem__)
     counters.count("tuning.measured")
-    shown = ", ".join(f"{median:.4f}" for median in medians)
-    _log.info("kernelfarm: %s: configuration %d is the fastest (ms: %s)", name, winner, shown)
+    times = ", ".join(shown)
+    _log.info("kernelfarm: %s: configuration %d is the fastest (ms: %s)", name, winner, times)
     return winner
 
 
-def _median_ms(launch: Run, prepare: Run, timer: LaunchTimer) -> float:
-    warm = timer.times_ms(launch, prepare, _WARM_UPS)
-    least = min(warm)
-    fitting = int(_MEASURED_MS / least) if least > 0 else _MOST
+def _median_ms(
+    launch: Run, prepare: Run, timer: LaunchTimer, best_ms: float, left_s: float
+) -> float:
+    """The median time of a launch; its first time, if that is much more than the best so far."""
+    # The least of two: the first launch of a kernel may load it.
+    first_ms = min(timer.times_ms(launch, prepare, 2))
+    if first_ms > _MUCH_SLOWER * best_ms:
+        counters.count("tuning.dropped")
+        return first_ms
+    least_ms = min(first_ms, *timer.times_ms(launch, prepare, _WARM_UPS - 2))
+    fitting = int(_MEASURED_MS / least_ms) if least_ms > 0 else _MOST
     count = min(max(fitting, _FEWEST), _MOST)
+    if least_ms > 0:
+        count = min(count, max(1, int(1e3 * left_s / least_ms) - _WARM_UPS))
     return statistics.median(timer.times_ms(launch, prepare, count))
+
+
+def _say_out_of_time(name: str, measured: int, count: int, limit_s: float) -> None:
+    counters.count("tuning.out_of_time")
+    _log.info(
+        "kernelfarm: %s: %d of %d configurations were measured in %g s; the others are left out",
+        name,
+        measured,
+        count,
+        limit_s,
+    )
 
 
 class NotMeasured:

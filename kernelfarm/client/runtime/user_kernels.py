@@ -24,7 +24,7 @@ from kernelfarm.client.loaders.variants import (
 )
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.client.runtime.program import BoundProgram
-from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, fastest
+from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, TimeLimit, fastest
 from kernelfarm.digest import kernel_digest
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
@@ -155,7 +155,7 @@ class UserKernelLaunch:
         known = WINNERS.find(self._tuning_key)
         timer = self._loader.timer() if isinstance(self._loader, TimesLaunches) else None
         if known is None:
-            if not self._program.measures:
+            if not self._program.tuning_s:
                 self._not_measured.say("setting", "the setting `autotune` is `first`", self._name)
                 return 0
             if timer is None:
@@ -182,7 +182,8 @@ class UserKernelLaunch:
 
         def measure() -> int:
             launches = [self._launch(found, given, stream) for found in self._configurations]
-            return fastest(launches, restore, timer, self._name)
+            limit = TimeLimit(self._program.tuning_s)
+            return fastest(launches, restore, timer, self._name, limit)
 
         winner = WINNERS.find_or_measure(self._tuning_key, measure)
         restore()

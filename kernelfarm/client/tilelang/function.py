@@ -6,16 +6,20 @@ import ast
 import hashlib
 import linecache
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
+from kernelfarm.client.custom_operators.tile_program import TILE_PROGRAM
+from kernelfarm.client.pytorch import private
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
 from kernelfarm.client.tilelang.launch_grid import grid_of, number_of
 from kernelfarm.client.tilelang.program import Tensor, TileProgram
 from kernelfarm.client.tilelang.read_program import read_program
 from kernelfarm.client.tilelang.user_kernel import warps_of
 from kernelfarm.client.tilelang.write_triton import write_triton
+from kernelfarm.client.tilelang.written import written_params
 from kernelfarm.errors import TileProgramError
 
 _HEADER = (
@@ -30,7 +34,8 @@ def tilelang_function(program: Any, *, outputs: Sequence[int] | None = None) -> 
     `program` is what `compile_tilelang` takes. `outputs` are the positions of the parameters that
     the function allocates and returns; by default those that `tilelang.jit` was given. The others
     are its arguments. A model that calls the function may be compiled with the backend
-    `kernelfarm`, which lets the farm compile the kernel; elsewhere the installed Triton does it.
+    `kernelfarm`, which lets the farm compile the kernel; elsewhere the installed Triton does it. On
+    a processor, for which Triton has no compiler, the function runs in such a model alone.
 
     Raises:
         TileProgramError: the program has a form that is not accepted.
@@ -53,7 +58,9 @@ class TileFunction:
             )
         self._program = program
         self._outputs = tuple(position % count for position in stated)
-        self._kernel = _jit(program)
+        self._source = write_triton(program)
+        self._written = written_params(program)
+        self._kernel = _jit(program, self._source) if find_spec("triton") else None
         warp_size = 64 if torch.version.hip else 32
         self._warps = warps_of(program, warp_size)
 
@@ -79,9 +86,25 @@ class TileFunction:
                 shape, dtype=dtype_to_torch(param.dtype), device=args[0].device
             )
         values = [sizes[name] for name in program.sizes]
-        self._kernel[grid_of(program, sizes)](*tensors, *values, num_warps=self._warps)
+        grid = grid_of(program, sizes)
+        if self._kernel is not None and _has_device(args[0]):
+            self._kernel[grid](*tensors, *values, num_warps=self._warps)
+        else:
+            self._run_on_processor(tensors, values, grid)
         made = [tensors[position] for position in outputs]
         return made[0] if len(made) == 1 else tuple(made) if made else None
+
+    def _run_on_processor(
+        self, tensors: list[torch.Tensor | None], sizes: list[int], grid: tuple[int, ...]
+    ) -> None:
+        """Replaces the outputs among the tensors by results, and stores the others in place."""
+        results = TILE_PROGRAM(tensors, sizes, grid, self._source, self._written)
+        for position, result in zip(self._written, results, strict=True):
+            given = tensors[position]
+            if position in self._outputs or given is None:
+                tensors[position] = result
+            else:
+                given.copy_(result)
 
     def _sizes(self, tensors: Sequence[torch.Tensor | None]) -> dict[str, int]:
         """The values of the sizes, from the shapes of the arguments, which are checked."""
@@ -113,9 +136,19 @@ def _check(param: Tensor, tensor: torch.Tensor, sizes: dict[str, int]) -> None:
         )
 
 
-def _jit(program: TileProgram) -> Any:
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator] # torch has no type
+def _has_triton() -> bool:
+    return bool(private._triton.has_triton())
+
+
+def _has_device(tensor: torch.Tensor) -> bool:
+    """True if Triton launches kernels on the device of a tensor."""
+    return tensor.device.type != "cpu" or _has_triton()
+
+
+def _jit(program: TileProgram, source: str) -> Any:
     """The kernel as an object of `triton.jit`; its text is our own, made from a syntax tree."""
-    text = f"{_HEADER}{write_triton(program)}\n"
+    text = f"{_HEADER}{source}\n"
     file_name = f"<tile program {program.name} {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
     namespace: dict[str, Any] = {"__name__": f"kernelfarm_tile_program_{program.name}"}

@@ -27,7 +27,7 @@ from kernelfarm.v1 import compile_service_pb2 as kernelfarm_dot_v1_dot_compile__
 from kernelfarm.v1 import manifest_pb2 as kernelfarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,kernelfarm/internal/v1/codegen_service.proto\x12\x16kernelfarm.internal.v1\x1a\"kernelfarm/internal/v1/loops.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x1ckernelfarm/v1/manifest.proto\"\xcc\x01\n\x13\x42uildKernelsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\x07kernels\x18\x02 \x03(\x0b\x32\x1e.kernelfarm.internal.v1.Kernel\x12\x0e\n\x06target\x18\x03 \x01(\t\x12)\n\x08priority\x18\x04 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x0c\n\x04salt\x18\x06 \x01(\x0c\x12\x14\n\x0c\x61lternatives\x18\x07 \x03(\r\"\x89\x01\n\x14\x42uildKernelsResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x12\n\ncaused_job\x18\x03 \x01(\x08\x12,\n\x06signed\x18\x04 \x03(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12\x0f\n\x07refusal\x18\x05 \x01(\tJ\x04\x08\x02\x10\x03R\tartifacts\"\x16\n\x14GetToolchainsRequest\"I\n\x15GetToolchainsResponse\x12\x30\n\x07targets\x18\x01 \x03(\x0b\x32\x1f.kernelfarm.v1.TargetCapability2\xeb\x01\n\x0e\x43odegenService\x12k\n\x0c\x42uildKernels\x12+.kernelfarm.internal.v1.BuildKernelsRequest\x1a,.kernelfarm.internal.v1.BuildKernelsResponse0\x01\x12l\n\rGetToolchains\x12,.kernelfarm.internal.v1.GetToolchainsRequest\x1a-.kernelfarm.internal.v1.GetToolchainsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,kernelfarm/internal/v1/codegen_service.proto\x12\x16kernelfarm.internal.v1\x1a\"kernelfarm/internal/v1/loops.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x1ckernelfarm/v1/manifest.proto\"\xcc\x01\n\x13\x42uildKernelsRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12/\n\x07kernels\x18\x02 \x03(\x0b\x32\x1e.kernelfarm.internal.v1.Kernel\x12\x0e\n\x06target\x18\x03 \x01(\t\x12)\n\x08priority\x18\x04 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12\x0c\n\x04salt\x18\x06 \x01(\x0c\x12\x14\n\x0c\x61lternatives\x18\x07 \x03(\r\"\x9b\x01\n\x14\x42uildKernelsResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x12\n\ncaused_job\x18\x03 \x01(\x08\x12,\n\x06signed\x18\x04 \x03(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12\x0f\n\x07refusal\x18\x05 \x01(\t\x12\x10\n\x08is_limit\x18\x06 \x01(\x08J\x04\x08\x02\x10\x03R\tartifacts\"\x16\n\x14GetToolchainsRequest\"I\n\x15GetToolchainsResponse\x12\x30\n\x07targets\x18\x01 \x03(\x0b\x32\x1f.kernelfarm.v1.TargetCapability2\xeb\x01\n\x0e\x43odegenService\x12k\n\x0c\x42uildKernels\x12+.kernelfarm.internal.v1.BuildKernelsRequest\x1a,.kernelfarm.internal.v1.BuildKernelsResponse0\x01\x12l\n\rGetToolchains\x12,.kernelfarm.internal.v1.GetToolchainsRequest\x1a-.kernelfarm.internal.v1.GetToolchainsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,11 +37,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BUILDKERNELSREQUEST']._serialized_start=176
   _globals['_BUILDKERNELSREQUEST']._serialized_end=380
   _globals['_BUILDKERNELSRESPONSE']._serialized_start=383
-  _globals['_BUILDKERNELSRESPONSE']._serialized_end=520
-  _globals['_GETTOOLCHAINSREQUEST']._serialized_start=522
-  _globals['_GETTOOLCHAINSREQUEST']._serialized_end=544
-  _globals['_GETTOOLCHAINSRESPONSE']._serialized_start=546
-  _globals['_GETTOOLCHAINSRESPONSE']._serialized_end=619
-  _globals['_CODEGENSERVICE']._serialized_start=622
-  _globals['_CODEGENSERVICE']._serialized_end=857
+  _globals['_BUILDKERNELSRESPONSE']._serialized_end=538
+  _globals['_GETTOOLCHAINSREQUEST']._serialized_start=540
+  _globals['_GETTOOLCHAINSREQUEST']._serialized_end=562
+  _globals['_GETTOOLCHAINSRESPONSE']._serialized_start=564
+  _globals['_GETTOOLCHAINSRESPONSE']._serialized_end=637
+  _globals['_CODEGENSERVICE']._serialized_start=640
+  _globals['_CODEGENSERVICE']._serialized_end=875
 # @@protoc_insertion_point(module_scope)

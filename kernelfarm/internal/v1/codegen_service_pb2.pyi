@@ -85,6 +85,7 @@ class BuildKernelsResponse(_message.Message):
     CAUSED_JOB_FIELD_NUMBER: _builtins.int
     SIGNED_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
+    IS_LIMIT_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     """Index of the kernel in the request."""
     caused_job: _builtins.bool
@@ -92,8 +93,10 @@ class BuildKernelsResponse(_message.Message):
     them.
     """
     refusal: _builtins.str
-    """Why the toolchain refuses the kernel, which is one of the request's alternatives; empty if it
-    compiles.
+    """Why the kernel, which is one of the request's alternatives, was not compiled; empty if it was."""
+    is_limit: _builtins.bool
+    """True: the refusal is a limit that the compilation reached, so a later request may compile the
+    kernel. False: the toolchain refuses the kernel, and always will, or it was compiled.
     """
     @_builtins.property
     def signed(self) -> _containers.RepeatedCompositeFieldContainer[_manifest_pb2.SignedVariant]:
@@ -109,10 +112,11 @@ class BuildKernelsResponse(_message.Message):
         caused_job: _builtins.bool = ...,
         signed: _abc.Iterable[_manifest_pb2.SignedVariant] | None = ...,
         refusal: _builtins.str = ...,
+        is_limit: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caused_job", b"caused_job", "index", b"index", "refusal", b"refusal", "signed", b"signed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caused_job", b"caused_job", "index", b"index", "is_limit", b"is_limit", "refusal", b"refusal", "signed", b"signed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

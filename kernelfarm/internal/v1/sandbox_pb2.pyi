@@ -104,7 +104,9 @@ class CompileFailure(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
-    """The reason of the error's class: `KERNEL_REJECTED`, `UNAVAILABLE`; any other is our bug."""
+    """The reason of the error's class: `KERNEL_REJECTED`, `KERNEL_LIMIT`, `UNAVAILABLE`; any other is
+    our bug.
+    """
     message: _builtins.str
     """A message for people, at most 4 KB; empty is allowed."""
     def __init__(

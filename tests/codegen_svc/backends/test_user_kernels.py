@@ -66,10 +66,19 @@ def test_the_options_of_a_kernel_are_used_and_those_of_other_vendors_noted() -> 
     assert _built(kernel, "rocm:gfx942")[-1].notes == ()
 
 
-def test_cpus_refuse_user_kernels() -> None:
-    expected = r"no Triton source for cpu:x86-64-v3; expected a target such as cuda"
-    with pytest.raises(KernelRejectedError, match=expected):
-        _built(TUTORIALS["add"].kernel(), "cpu:x86-64-v3")
+def test_a_processor_gets_one_library_and_notes_on_what_is_for_gpus() -> None:
+    kernel = TUTORIALS["softmax"].kernel()
+    hinted = replace(
+        kernel, source=kernel.source.replace("mask =", "# @hint: async\n        mask =")
+    )
+
+    (built,) = _built(hinted, "cpu:aarch64")
+    names = [stage.name for stage in built.stages]
+    assert names == ["user_kernel", "triton", "ttir", "llir", "llir_opt", "asm", "object", "so"]
+    assert not built.guard
+    assert built.notes[0] == "option num_warps does not exist for cpu"
+    assert built.notes[1].startswith("hint async at line")
+    assert built.notes[1].endswith("ignored: it does not exist for this vendor")
 
 
 def test_a_kernel_that_triton_refuses_is_an_error_with_tritons_words() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from kernelfarm.errors import KernelRejectedError
+from kernelfarm.errors import KernelLimitError
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from tests.support.codegen_calls import build_fresh
 from tests.support.codegen_processes import CodegenFarm, codegen_farm
@@ -70,6 +70,6 @@ async def test_a_slow_kernel_has_a_limit_too(
     codegen.kill(*codegen.processes[1:])  # all but the edge
     limits = {"quick_time_limit_s": "0.2", "job_time_limit_s": "1"}
     await asyncio.to_thread(codegen.start_worker, name="limited", **limits)
-    with pytest.raises(KernelRejectedError, match="longer than 1 s"):
+    with pytest.raises(KernelLimitError, match="longer than 1 s"):
         await build_fresh(stub, "gated_limited")
     assert codegen.compilations("gated_limited") == 2

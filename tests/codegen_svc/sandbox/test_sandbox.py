@@ -18,7 +18,12 @@ import redis
 
 from codegen_svc.sandbox.level import ConfinementLevel, Mechanism
 from codegen_svc.sandbox.probe import probed_level
-from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
+from kernelfarm.errors import (
+    InternalError,
+    KernelLimitError,
+    KernelRejectedError,
+    UnavailableError,
+)
 from kernelfarm.internal.v1 import codegen_service_pb2 as pb
 from kernelfarm.internal.v1.codegen_service_pb2_grpc import CodegenServiceStub
 from kernelfarm.service.channels import open_channel
@@ -123,11 +128,11 @@ async def test_a_compilation_inherits_no_setting_of_the_farm(
 ENDS = {
     "crash": (KernelRejectedError, "crashed with SIGSEGV"),
     "abort": (KernelRejectedError, "crashed with SIG"),
-    "hog": (KernelRejectedError, "more than 512 MiB of memory"),
-    "fill": (KernelRejectedError, "more than 16 MiB of files"),
-    "opens": (KernelRejectedError, "more than 256 files"),
-    "bomb": (KernelRejectedError, "more than (64 processes|512 MiB of memory)"),
-    "sharing": (KernelRejectedError, "more than 512 MiB of memory"),
+    "hog": (KernelLimitError, "more than 512 MiB of memory"),
+    "fill": (KernelLimitError, "more than 16 MiB of files"),
+    "opens": (KernelLimitError, "more than 256 files"),
+    "bomb": (KernelLimitError, "more than (64 processes|512 MiB of memory)"),
+    "sharing": (KernelLimitError, "more than 512 MiB of memory"),
     "leave": (InternalError, "exited with 3"),
 }
 

@@ -252,6 +252,23 @@ async def test_a_verified_manifest_is_verified_again_after_its_expiry_or_at_anot
         verified.verify(address, variant)
 
 
+def test_an_entry_that_lacks_a_kernel_because_of_a_limit_is_not_renewed() -> None:
+    now_s = [1_000.0]
+    trust = SigningPolicy(validity_s=100, clock=lambda: now_s[0])
+    lease = Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)
+    address = CacheAddress("default", Space.PROGRAMS, KEY)
+
+    def manifest(*tags: str) -> Manifest:
+        (made,) = trust.sign(address, lease, [UnsignedVariant(b"v", tags=tags)])
+        return StoredVariant(made.manifest, made.content).manifest
+
+    whole, lacking = manifest("driver:cuda"), manifest("driver:cuda", "limit:cuda")
+    assert not any(map(trust.is_to_renew, (whole, lacking)))
+    now_s[0] = 1_060
+    assert trust.is_to_renew(whole)
+    assert not trust.is_to_renew(lacking)
+
+
 async def test_verified_manifests_stay_within_their_memory() -> None:
     trust = SigningPolicy(SIGNER, Keyring([SIGNER.trusted]), verified_bytes=20_000)
     verified, lease = VerifiedManifests(trust), Lease(KEY, "maker", 1, 30, 0, "ab" * 16, 0)

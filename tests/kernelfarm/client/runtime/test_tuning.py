@@ -20,7 +20,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer
 from kernelfarm.client.loaders.cpu import CpuLoader
 from kernelfarm.client.loaders.variants import LoadedVariant
-from kernelfarm.client.runtime.tuning import WINNERS, fastest
+from kernelfarm.client.runtime.tuning import WINNERS, TimeLimit, fastest
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.graph_ir import Arg
 from kernelfarm.ir.triton.node import check_node, key_arguments
@@ -255,7 +255,7 @@ def test_a_stream_that_records_gets_the_first_configuration_and_a_later_call_mea
 def test_the_setting_and_a_device_without_a_timer_give_the_first_configuration() -> None:
     device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
     x, y = torch.randn(64), torch.randn(64)
-    _compiled(_added, device, measures=False)(x, y)
+    _compiled(_added, device, tuning_s=0.0)(x, y)
     torch._dynamo.reset()
     CompiledHere(_added, stands_in=device.stands_in)(x, y)
 
@@ -389,4 +389,71 @@ def test_the_median_decides_and_the_first_of_equals_wins(
     timer = _Script(times_ms)
     launches = [timer.launch(name) for name in times_ms]
 
-    assert fastest(launches, lambda: None, timer, "kernel") == winner
+    assert fastest(launches, lambda: None, timer, "kernel", TimeLimit(1e9)) == winner
+
+
+class _Simulated:
+    """A timer whose launches take stated times of a simulated clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.launched: list[str] = []
+
+    def obstacle(self) -> str:
+        return ""
+
+    def launch(self, name: str, cost_ms: float) -> Callable[[], None]:
+        def run() -> None:
+            self.launched.append(name)
+            self.now_s += cost_ms / 1e3
+
+        return run
+
+    def times_ms(
+        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+    ) -> list[float]:
+        times = []
+        for _ in range(count):
+            began_s = self.now_s
+            launch()
+            times.append(1e3 * (self.now_s - began_s))
+        return times
+
+    def winner(self, costs_ms: dict[str, float], limit_s: float) -> int:
+        launches = [self.launch(name, cost_ms) for name, cost_ms in costs_ms.items()]
+        limit = TimeLimit(limit_s, lambda: self.now_s)
+        return fastest(launches, lambda: None, self, "kernel", limit)
+
+
+def test_a_configuration_that_is_much_slower_than_the_best_is_dropped_at_once() -> None:
+    timer = _Simulated()
+
+    assert timer.winner({"a": 10.0, "slow": 50.0, "b": 5.0, "near": 15.0}, 1e9) == 2
+    counts = {name: timer.launched.count(name) for name in ("a", "slow", "b", "near")}
+    assert counts == {"a": 3 + 5, "slow": 2, "b": 3 + 5, "near": 3 + 5}
+    assert counters.snapshot()["tuning.dropped"] == 1
+
+
+def test_the_best_so_far_wins_when_the_time_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    timer = _Simulated()
+    costs_ms = {"a": 100.0, "b": 80.0, "c": 70.0, "never": 1.0}
+
+    with caplog.at_level("INFO", "kernelfarm.client"):
+        assert timer.winner(costs_ms, 1.7) == 2
+    assert "never" not in timer.launched
+    assert timer.launched.count("c") == 3 + 1  # no time is left for more
+    assert counters.snapshot()["tuning.out_of_time"] == 1
+    assert "kernel: 3 of 4 configurations were measured in 1.7 s" in caplog.text
+
+
+def test_a_kernel_gets_a_configuration_that_the_device_takes_after_the_time() -> None:
+    timer = _Simulated()
+
+    def refuse() -> None:
+        timer.now_s += 9.0
+        raise UnavailableError("no")
+
+    launches = [refuse, refuse, timer.launch("a", 1.0), timer.launch("never", 0.1)]
+    limit = TimeLimit(1.0, lambda: timer.now_s)
+    assert fastest(launches, lambda: None, timer, "kernel", limit) == 2
+    assert timer.launched == ["a"] * 4

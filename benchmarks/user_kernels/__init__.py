@@ -1,0 +1,1 @@
+"""Users' Triton kernels, compiled by the farm, beside Triton's own JIT."""

@@ -1,0 +1,1 @@
+"""Users' kernels on processors: Triton's first intermediate form becomes LLVM IR."""
