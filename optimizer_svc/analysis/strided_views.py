@@ -51,7 +51,7 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
     """
     match node.op:
         case "reshape":
-            return _reshaped(view, node.types[0].shape)
+            return reshaped_view(view, node.types[0].shape)
         case "permute":
             dims = ints_attr(node, "dims")
             return replace(
@@ -76,7 +76,8 @@ def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
     return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))
 
 
-def _reshaped(view: StridedView, shape: Index) -> StridedView | Refused:
+def reshaped_view(view: StridedView, shape: Index) -> StridedView | Refused:
+    """A window in another shape of as many elements."""
     strides = list(contiguous_strides(shape))
     if is_empty(shape):
         return replace(view, shape=shape, strides=tuple(strides))
