@@ -216,6 +216,7 @@ class TargetFacts:
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
     without `few_rows`, the framework's library computes every product of matrices.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
+    `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     """
 
     name: str
@@ -224,6 +225,7 @@ class TargetFacts:
     title: str
     max_sorted_elems: int | None = None
     adds_biases_apart: bool = False
+    gradients_like_operands: bool = False
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()

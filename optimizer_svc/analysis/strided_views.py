@@ -71,6 +71,17 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
             raise InternalError(f"{node.op} is no view")
 
 
+def is_dense(shape: Index, strides: Index) -> bool:
+    """True if the elements fill their memory, in some order of the axes."""
+    axes = {strides[n]: shape[n] for n in range(len(shape)) if shape[n] is not ONE}
+    if len(axes) != sum(extent is not ONE for extent in shape):
+        return False
+    step = ONE
+    while step in axes:
+        step = step * axes.pop(step)
+    return not axes
+
+
 def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
     """True if two strides of one shape address the same elements; extents of 1 are ignored."""
     return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.targets import target_facts
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.traced_graphs import capturing
 
@@ -40,12 +44,17 @@ def _gradients(function: Callable[..., Tensor], operands: list[Tensor]) -> None:
     function(*operands).square().sum().backward()  # type: ignore[no-untyped-call]  # torch's own
 
 
-def test_gradients_of_heads_are_stored_as_the_products_read_them() -> None:
+@pytest.mark.parametrize("is_like_operands", [False, True])
+def test_gradients_of_heads_are_stored_as_the_products_read_them(
+    is_like_operands: bool,
+) -> None:
+    facts = target_facts(host_cpu_target())
+    facts = replace(facts, gradients_like_operands=is_like_operands)
     counts: list[Counts] = []
 
     def compiled(captured: CapturedGraph, _: torch.fx.GraphModule) -> Callable[..., Any]:
         counts.append(Counts())
-        runner = compile_here(captured, counts[-1])
+        runner = compile_here(captured, counts[-1], facts)
         return lambda *args: runner(args)
 
     expected = _operands()
