@@ -133,7 +133,8 @@ class GpuFacts:
 
     `triton_backend` and `triton_arch` are Triton's names of the chip. `max_registers` counts 32-bit
     registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
-    `reduction_elems_per_thread` is the number of elements of a row that one thread then holds.
+    `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
+    row of up to `held_row_bytes` that several loops read is held by one program in pieces.
     `hints` are the names of the hints that its toolchain can follow; `max_waves_per_unit` is the
     most waves of an execution unit, for chips that have such a hint.
     """
@@ -147,6 +148,7 @@ class GpuFacts:
     max_persistent_elems: int
     reduction_elems_per_thread: int
     registers_per_multiprocessor: int | None = None
+    held_row_bytes: int = 0
     hints: tuple[str, ...] = ()
     max_waves_per_unit: int = 0
 
