@@ -11,12 +11,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.graph_ir import contiguous_strides
+from kernelfarm.ir.loop_ir import Compute, Reduce
+from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
 from tests.support.in_process_compiler import Counts, compile_here
-from tests.support.traced_graphs import capturing
+from tests.support.traced_graphs import capturing, recording
 
+H100 = target_facts("cuda:sm_90a")
 BATCH, TOKENS, HEADS, GROUPS, WIDTH = 2, 12, 4, 2, 8
 
 
@@ -68,3 +75,26 @@ def test_gradients_of_heads_are_stored_as_the_products_read_them(
         assert found.grad.stride() == wanted.grad.stride()
     # The heads' gradients and the gain's; none that only copies.
     assert counts[-1].launches == 4
+
+
+def test_no_kernel_of_a_gpu_only_copies_the_gradients_of_heads() -> None:
+    found: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    _gradients(torch.compile(_attended, backend=recording(found)), _operands())
+    program = optimize(decompose_to_prims(found[-1].graph).graph, H100).program
+    copies = [
+        kernel.name
+        for kernel in program.kernels
+        if not any(isinstance(statement, Compute | Reduce) for statement in kernel.body)
+    ]
+    assert copies == []
+    (attention,) = [
+        step
+        for step in program.plan.steps
+        if isinstance(step, ExternCall) and step.op == "kernelfarm.attention_backward.default"
+    ]
+    # Keys and values were repeated for groups: their memory is by heads, and so is the gradients'.
+    _, key, value, _ = attention.results
+    by_heads = contiguous_strides(tuple(map(as_expr, (BATCH, HEADS, TOKENS, WIDTH))))
+    assert key is not None and value is not None
+    assert key.strides == value.strides == by_heads
