@@ -7,8 +7,9 @@ Beyond a rounding, smooth operations may follow: eager rounds there too, and its
 larger error. A call keeps full precision if its value reaches a store of another type, a reduction,
 a scan, a sort, an index, a comparison, or a sum that may cancel.
 
-A chip's exponential that gives 0 for subnormal results needs no arithmetic around it. Forms with it
-are taken where the result hides that, and in sums of exponentials of which the largest is 1.
+A chip's exponential that gives 0 for subnormal results needs no arithmetic around it. It is taken
+in sums of exponentials of which the largest is 1, where it makes no difference, and in
+`a / (1 + exp(b))`.
 
 Some forms stand for two operations. `1 + erf(x)` and `1 + tanh(x)` cancel for negative x; their
 forms do not, so the tail of GELU is more exact than eager's.
@@ -23,11 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from codegen_svc.emitters.triton.precision import (
-    NARROW_FLOATS,
-    hides_division_errors,
-    is_smooth,
-)
+from codegen_svc.emitters.triton.precision import NARROW_FLOATS, is_smooth
 from codegen_svc.emitters.triton.signs import Signs, signs_of
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import (
@@ -52,9 +49,6 @@ _TITLES = {
     **{form: f"{outer}({inner})" for (outer, inner), form in _OF_NESTED_CALLS.items()},
     **{form: f"1 + {op}" for op, form in _OF_SUMS_WITH_ONE.items()},
 }
-
-_FLUSHING = frozenset(("narrow_exp", "narrow_over_one_plus_exp", "narrow_share"))
-"""Forms with the chip's exponential, and shares of their sums; they err as the full forms do."""
 
 _MAX_ERRORS = 8
 # Of the functions among them, |x f'(x) / f(x)| is at most 1.
@@ -126,8 +120,10 @@ def _forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statement]:
 def _flushing_forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statement]:
     """The form of an exponential, of `a / (1 + exp(b))`, or of a share of a softmax."""
     body = flow.kernel.body
-    if call.op == "exp" and (flow.hides_errors[number] or _is_at_most_one(flow.kernel, number)):
-        return {number: Compute("narrow_exp", call.operands, DType.F32)}
+    if call.op == "exp" and _is_at_most_one(flow.kernel, number):
+        readers = [body[use] for use in flow.uses[number]]
+        is_summed = all(isinstance(s, Reduce) and s.op == "sum" for s in readers)
+        return {number: Compute("narrow_exp", call.operands, DType.F32)} if is_summed else {}
     if call.op != "div" or not flow.hides_errors[number]:
         return {}
     over, under = call.operands
@@ -140,17 +136,16 @@ def _flushing_forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statem
 
 
 def _is_at_most_one(kernel: Kernel, number: int) -> bool:
-    """True for exp(x - amax(x)) in a kernel that stores only f16 and bf16: one of them is 1."""
+    """True for exp(x - amax(x)): one of a row is 1."""
     exp = kernel.body[number]
-    if not isinstance(exp, Compute) or exp.op not in ("exp", "narrow_exp"):
+    if not isinstance(exp, Compute) or exp.op != "exp":
         return False
     apart = kernel.body[exp.operands[0]]
     if not isinstance(apart, Compute) or apart.op != "sub":
         return False
     x, top = apart.operands
     guide = kernel.body[top]
-    is_top = isinstance(guide, Reduce) and guide.op == "amax" and guide.operand == x
-    return is_top and hides_division_errors(kernel)
+    return isinstance(guide, Reduce) and guide.op == "amax" and guide.operand == x
 
 
 def _is_softmax_sum(kernel: Kernel, number: int) -> bool:
