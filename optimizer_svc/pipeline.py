@@ -28,6 +28,7 @@ from optimizer_svc.passes.drop_roundings import drop_roundings
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
+from optimizer_svc.passes.lay_out_gradients import lay_out_gradients
 from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.order_steps import order_steps
 from optimizer_svc.passes.pad_products import pad_products
@@ -65,6 +66,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
+    Pass("lay-out-gradients", lay_out_gradients, ("graph", "target"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),

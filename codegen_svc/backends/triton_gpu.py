@@ -18,8 +18,9 @@ from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
+    fills_multiprocessor,
     gpu_tiling,
-    is_long_loop,
+    holds_rows,
     program_count,
     sorts_rows,
 )
@@ -124,6 +125,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         counts_to_sort=not facts.takes_many_axes,
         takes_narrow_functions=target.gpu is not None,
         takes_eviction_policies=target.gpu is not None,
+        takes_assembly=target.gpu is not None and target.gpu.triton_backend == "cuda",
     )
 
 
@@ -165,7 +167,7 @@ def _best_tiling(
     best: _Attempt | None = None
     for level in range(_MAX_TILINGS):
         tiling = _tiling(kernel, target, variant, level)
-        if tiling is None or (variant.width_limit is not None and not tiling.is_persistent):
+        if tiling is None or (variant.width_limit is not None and not holds_rows(tiling)):
             break
         attempt = _compile(kernel, target, toolchain, variant, tiling)
         if not _fits(attempt.usage, target):
@@ -191,7 +193,7 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
     """True if nothing spills, and two programs fit a multiprocessor or one is meant to fill it."""
     tiling = attempt.tiling
-    is_meant = sorts_rows(kernel) or is_long_loop(tiling) or tiling.kblock > 0
+    is_meant = sorts_rows(kernel) or fills_multiprocessor(tiling) or tiling.kblock > 0
     return not attempt.usage.spills and (is_meant or not _is_alone(attempt, target))
 
 
@@ -313,5 +315,7 @@ def _form(kernel: Kernel, tiling: Tiling) -> str:
     if tiling.kblock:
         return "product"
     if kernel.reduction:
+        if tiling.pieces:
+            return "held"
         return "persistent" if tiling.is_persistent else "looped"
     return "tile" if tiling.is_tile else "pointwise"

@@ -133,7 +133,8 @@ class GpuFacts:
 
     `triton_backend` and `triton_arch` are Triton's names of the chip. `max_registers` counts 32-bit
     registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
-    `reduction_elems_per_thread` is the number of elements of a row that one thread then holds.
+    `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
+    row of up to `held_row_bytes` that several loops read is held by one program in pieces.
     `hints` are the names of the hints that its toolchain can follow; `max_waves_per_unit` is the
     most waves of an execution unit, for chips that have such a hint.
     """
@@ -147,6 +148,7 @@ class GpuFacts:
     max_persistent_elems: int
     reduction_elems_per_thread: int
     registers_per_multiprocessor: int | None = None
+    held_row_bytes: int = 0
     hints: tuple[str, ...] = ()
     max_waves_per_unit: int = 0
 
@@ -222,6 +224,7 @@ class TargetFacts:
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
     without `few_rows`, the framework's library computes every product of matrices.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
+    `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     """
 
     name: str
@@ -230,6 +233,7 @@ class TargetFacts:
     title: str
     max_sorted_elems: int | None = None
     adds_biases_apart: bool = False
+    gradients_like_operands: bool = False
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()

@@ -14,6 +14,8 @@ from kernelfarm.traffic.block_forms import BlockForm as BlockForm
 from kernelfarm.traffic.block_forms import choose_block as choose_block
 from kernelfarm.traffic.block_forms import reads_columns as reads_columns
 from kernelfarm.traffic.block_forms import row_and_column_blocks as row_and_column_blocks
+from kernelfarm.traffic.held_rows import held_row_bytes as held_row_bytes
+from kernelfarm.traffic.held_rows import row_loads as row_loads
 from kernelfarm.traffic.loop_order import keeps_outer_order as keeps_outer_order
 from kernelfarm.traffic.loop_order import keeps_reduction_order as keeps_reduction_order
 from kernelfarm.traffic.loop_order import order_axes as order_axes

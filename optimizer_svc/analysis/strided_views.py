@@ -51,7 +51,7 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
     """
     match node.op:
         case "reshape":
-            return _reshaped(view, node.types[0].shape)
+            return reshaped_view(view, node.types[0].shape)
         case "permute":
             dims = ints_attr(node, "dims")
             return replace(
@@ -71,12 +71,24 @@ def viewed(node: Node, view: StridedView) -> StridedView | Refused:
             raise InternalError(f"{node.op} is no view")
 
 
+def is_dense(shape: Index, strides: Index) -> bool:
+    """True if the elements fill their memory, in some order of the axes."""
+    axes = {strides[n]: shape[n] for n in range(len(shape)) if shape[n] is not ONE}
+    if len(axes) != sum(extent is not ONE for extent in shape):
+        return False
+    step = ONE
+    while step in axes:
+        step = step * axes.pop(step)
+    return not axes
+
+
 def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
     """True if two strides of one shape address the same elements; extents of 1 are ignored."""
     return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))
 
 
-def _reshaped(view: StridedView, shape: Index) -> StridedView | Refused:
+def reshaped_view(view: StridedView, shape: Index) -> StridedView | Refused:
+    """A window in another shape of as many elements."""
     strides = list(contiguous_strides(shape))
     if is_empty(shape):
         return replace(view, shape=shape, strides=tuple(strides))

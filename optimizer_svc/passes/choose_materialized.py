@@ -1,9 +1,10 @@
 """Decides which values are stored in memory, and how outputs and extern operands view them.
 
 Stored in any case: outputs, reductions, scans, sorts, scatters with their bases, and operands of
-extern nodes that are no strided view of a stored value. Stored by cost: values whose recomputation
-by several readers would read or compute too much. A value that is chosen by cost is only a boundary
-between loops: if all its readers are fused into the kernel that makes it, it stays in a register.
+extern nodes that are no strided view of a stored value. A value that an operand reads in another
+order of axes is stored in that order. Stored by cost: values whose recomputation by several readers
+would read or compute too much. A value that is chosen by cost is only a boundary between loops: if
+all its readers are fused into the kernel that makes it, it stays in a register.
 
 A sum of many large results of the framework, such as the gradients of a weight that each step of a
 recurrent network uses, is computed in parts, which are stored: one kernel for the whole sum would
@@ -12,7 +13,7 @@ keep the memory of all of them until the last one exists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kernelfarm.errors import InternalError
@@ -44,6 +45,7 @@ from optimizer_svc.analysis.storages import (
     temporary_storage,
 )
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, view_between
+from optimizer_svc.analysis.turned_storages import turned_storage
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.materialization import Materialization
@@ -226,18 +228,37 @@ def _is_contiguous_inside(view: StridedView) -> bool:
 def _operand_view(
     facts: GraphFacts, storages: dict[int, Storage], value: int, *, takes_any: bool
 ) -> StridedView:
-    """The operand as a view of memory; materializes the viewed value, or the operand itself."""
-    nearest = value
-    while nearest not in storages and facts.is_view(nearest):
-        nearest = operands(facts.producers[nearest])[0]
-    source = storages.get(nearest) or temporary_storage(facts, nearest)
-    view = view_between(facts, value, source.whole())
-    is_usable = not isinstance(view, Refused) and (takes_any or _is_contiguous_inside(view))
-    if isinstance(view, Refused) or not (is_usable or nearest == value):
-        source = storages[value] = temporary_storage(facts, value)
-        return source.whole()
-    storages[nearest] = source
-    return view
+    """The operand as a view of memory; materializes the viewed value, or the operand itself.
+
+    Operands that are views of one value share its memory: what is stored is the first value on the
+    way to the operand that the operand is a view of.
+    """
+    for stored in _ways_to_store(facts, storages, value):
+        view = view_between(facts, value, stored.whole())
+        if isinstance(view, Refused):
+            continue
+        if takes_any or _is_contiguous_inside(view) or stored.value == value:
+            storages[stored.value] = stored
+            return view
+    raise InternalError(f"operand %{value} has no memory; expected memory of its own")
+
+
+def _ways_to_store(
+    facts: GraphFacts, storages: Mapping[int, Storage], value: int
+) -> Iterator[Storage]:
+    """Memory for the values that an operand is a view of, the first value first."""
+    chain = [value]
+    while chain[-1] not in storages and facts.is_view(chain[-1]):
+        chain.append(operands(facts.producers[chain[-1]])[0])
+    first = chain[-1]
+    yield storages.get(first) or temporary_storage(facts, first)
+    # Else more elements than the operand has would be stored for it alone.
+    whole = [v for v in chain if facts.numel(v) is facts.numel(value)]
+    if first not in storages and first in whole:
+        turned = turned_storage(facts, tuple(reversed(chain)))
+        if turned is not None:
+            yield turned
+    yield from (temporary_storage(facts, v) for v in reversed(whole) if v != first)
 
 
 def _materialize_multiplied(

@@ -8,7 +8,7 @@ from codegen_svc.emitters.triton.scalar import literal_text
 from codegen_svc.emitters.triton.scatter import ScatterUpdate, update_line
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.loop_ir import Indirect, Literal, Load, Store, scattering_stores
 
 
@@ -20,7 +20,7 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
             return _unrepeated_load_lines(block, number, load, axis)
     name, param = block.names[number], block.kernel.param(load.param)
     masks = _masks(block, number, load)
-    arguments = f"{load.param}_ptr + ({_pointer_text(block, number, load.index)})"
+    arguments = _pointers(block, number, load)
     other = _other_text(block, load, param.dtype)
     if masks:
         arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
@@ -47,8 +47,7 @@ def store_line(block: Block, number: int, store: Store) -> str:
     # A store that does not differ between outer points: the kernel has only one outer point.
     mask = _point_mask(block, number) if number in block.across_x else ""
     mask = f", mask={mask}" if mask else ""
-    position = _pointer_text(block, number, store.index)
-    return f"tl.store({store.param}_ptr + ({position}), {value}{mask})"
+    return f"tl.store({_pointers(block, number, store)}, {value}{mask})"
 
 
 def indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]:
@@ -78,6 +77,28 @@ def position_text(block: Block, number: int, index: Expr) -> str:
         return text
     kind = "tl.int64" if block.tiling.index_bits == 64 else "tl.int32"
     return f"tl.full({block.unit_shape}, 0, {kind}) + {text}"
+
+
+def _pointers(block: Block, number: int, access: Load | Store) -> str:
+    """The pointers of a load or store."""
+    rest = _beside_the_piece(block, number, access.index)
+    if rest is None:
+        return f"{access.param}_ptr + ({_pointer_text(block, number, access.index)})"
+    # Last, so that a piece is a constant of the instruction, not an address in registers.
+    row = f"{access.param}_ptr + ({block.writer.text(rest)})"
+    return f"{row} + roffset + tl.arange(0, RBLOCK)[None, :]"
+
+
+def _beside_the_piece(block: Block, number: int, index: Expr) -> Expr | None:
+    """The rest of an index that counts the points of a row held in pieces; None for others."""
+    reduction = block.kernel.reduction
+    if not block.tiling.pieces or len(reduction) != 1:
+        return None
+    spans = block.is_across_x(index), block.is_varying(index)
+    parts = index.linear_in(reduction[0].name)
+    if parts is None or parts[0] is not ONE:
+        return None
+    return parts[1] if spans == (number in block.across_x, number in block.varying) else None
 
 
 def _pointer_text(block: Block, number: int, index: Expr) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 
 from codegen_svc.emitters.triton.float8 import FLOAT8_HELPERS
-from codegen_svc.emitters.triton.narrow_formulas import NARROW_HELPERS
+from codegen_svc.emitters.triton.narrow_formulas import FLUSHING_HELPERS, NARROW_HELPERS
 from codegen_svc.emitters.triton.random_bits import kf_philox_text
 from codegen_svc.emitters.triton.scatter import atomic_helpers
 from codegen_svc.emitters.triton.sort import sort_helpers
@@ -68,6 +68,23 @@ def kf_softmax_total(tops, totals, top):
     apart = tl.where(tops == top, 0.0, tops - top)
     total = tl.sum(totals * tl.exp(apart), 1, keep_dims=True)
     return tl.where((tl.abs(top) == float("inf")) & (total != 0.0), float("nan"), total)
+""",
+    "kf_again": """
+def kf_again(x):
+    # the same 16-bit values, but no compiler knows that: a launch has one plane of programs, whose
+    # number is 0. So conversions are computed again, instead of held in twice as many registers.
+    plane = tl.program_id(2)
+    return tl.inline_asm_elementwise(
+        "xor.b32 $0, $1, $2;", "=r,r,r,r", [x, plane], dtype=x.dtype, is_pure=True, pack=2
+    )
+""",
+    "kf_again_word": """
+def kf_again_word(x):
+    # like kf_again, for values of 32 bits
+    plane = tl.program_id(2)
+    return tl.inline_asm_elementwise(
+        "xor.b32 $0, $1, $2;", "=r,r,r", [x, plane], dtype=x.dtype, is_pure=True, pack=1
+    )
 """,
     "kf_welford": """
 def kf_welford(mean, total, x, share):
@@ -335,6 +352,7 @@ def kf_pow(x, y):
     return tl.where((y == 0.0) | (x == 1.0), 1.0, result)
 """,
     **NARROW_HELPERS,
+    **FLUSHING_HELPERS,
     **atomic_helpers(),
     **sort_helpers(),
 }

@@ -14,6 +14,38 @@ allows about 28 instructions at the speed of a copy.
 
 from __future__ import annotations
 
+FLUSHING_HELPERS: dict[str, str] = {
+    "kf_narrow_exp": """
+def kf_narrow_exp(x):
+    # PTX ISA, ex2: without .ftz, scaling for subnormal results takes three more instructions
+    return kf_flushing_exp2(x * 1.44269504)
+""",
+    "kf_flushing_exp2": """
+def kf_flushing_exp2(x):
+    return tl.inline_asm_elementwise(
+        "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+""",
+    "kf_flushing_reciprocal": """
+def kf_flushing_reciprocal(x):
+    return tl.inline_asm_elementwise(
+        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+""",
+    "kf_narrow_over_one_plus_exp": """
+def kf_narrow_over_one_plus_exp(a, x):
+    # a / (1 + exp(x)), all by 4, so that the reciprocal of the largest sum is no subnormal number
+    total = 0.25 + kf_flushing_exp2(x * 1.44269504 - 2.0)
+    return (a * 0.25) * kf_flushing_reciprocal(total)
+""",
+    "kf_narrow_share": """
+def kf_narrow_share(a, total):
+    # one reciprocal for a row: the total is at least 1
+    return a * (1.0 / total)
+""",
+}
+"""Helpers in PTX for chips that take it; they err as the full forms do, by units of f32."""
+
 NARROW_HELPERS: dict[str, str] = {
     "kf_narrow_one_plus_erf": """
 def kf_narrow_one_plus_erf(x):

@@ -7,6 +7,10 @@ Beyond a rounding, smooth operations may follow: eager rounds there too, and its
 larger error. A call keeps full precision if its value reaches a store of another type, a reduction,
 a scan, a sort, an index, a comparison, or a sum that may cancel.
 
+A chip's exponential that gives 0 for subnormal results needs no arithmetic around it. It is taken
+in sums of exponentials of which the largest is 1, where it makes no difference, and in
+`a / (1 + exp(b))`.
+
 Some forms stand for two operations. `1 + erf(x)` and `1 + tanh(x)` cancel for negative x; their
 forms do not, so the tail of GELU is more exact than eager's.
 
@@ -23,7 +27,16 @@ from dataclasses import dataclass, replace
 from codegen_svc.emitters.triton.precision import NARROW_FLOATS, is_smooth
 from codegen_svc.emitters.triton.signs import Signs, signs_of
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Compute, Kernel, Literal, Statement, Store, StoreMode, operands_of
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    Kernel,
+    Literal,
+    Reduce,
+    Statement,
+    Store,
+    StoreMode,
+    operands_of,
+)
 
 _OF_CALLS = {"erf": "narrow_erf", "tanh": "narrow_tanh", "expm1": "narrow_expm1"}
 _OF_NESTED_CALLS = {
@@ -64,16 +77,19 @@ class _Flow:
     hides_errors: Sequence[bool]
 
 
-def with_narrow_functions(kernel: Kernel) -> Kernel:
+def with_narrow_functions(kernel: Kernel, *, has_flushing_exp: bool = False) -> Kernel:
     """The kernel with narrow forms where they are allowed; the same object if that is nowhere.
 
-    The numbers of statements stay; operations that no statement uses any more stay too.
+    `has_flushing_exp`: the chip has an exponential that gives 0 for subnormal results. The numbers
+    of statements stay; operations that no statement uses any more stay too.
     """
     flow = _flow_of(kernel)
     forms: dict[int, Statement] = {}
     for number, call in enumerate(kernel.body):
         if isinstance(call, Compute) and call.dtype is DType.F32:
             forms |= _forms(flow, number, call)
+            if has_flushing_exp and number not in forms:
+                forms |= _flushing_forms(flow, number, call)
     if not forms:
         return kernel
     body = tuple(forms.get(number, statement) for number, statement in enumerate(kernel.body))
@@ -99,6 +115,58 @@ def _forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statement]:
         return {}
     sum_forms = {use: Compute(_OF_SUMS_WITH_ONE[call.op], call.operands, DType.F32) for use in sums}
     return {number: Compute(form, operands, DType.F32), **sum_forms}
+
+
+def _flushing_forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statement]:
+    """The form of an exponential, of `a / (1 + exp(b))`, or of a share of a softmax."""
+    body = flow.kernel.body
+    if call.op == "exp" and _is_at_most_one(flow.kernel, number):
+        readers = [body[use] for use in flow.uses[number]]
+        is_summed = all(isinstance(s, Reduce) and s.op == "sum" for s in readers)
+        return {number: Compute("narrow_exp", call.operands, DType.F32)} if is_summed else {}
+    if call.op != "div" or not flow.hides_errors[number]:
+        return {}
+    over, under = call.operands
+    if _is_softmax_sum(flow.kernel, under):
+        return {number: Compute("narrow_share", call.operands, DType.F32)}
+    exponent = _exponent_beside_one(body, under)
+    if exponent is None:
+        return {}
+    return {number: Compute("narrow_over_one_plus_exp", (over, exponent), DType.F32)}
+
+
+def _is_at_most_one(kernel: Kernel, number: int) -> bool:
+    """True for exp(x - amax(x)): one of a row is 1."""
+    exp = kernel.body[number]
+    if not isinstance(exp, Compute) or exp.op != "exp":
+        return False
+    apart = kernel.body[exp.operands[0]]
+    if not isinstance(apart, Compute) or apart.op != "sub":
+        return False
+    x, top = apart.operands
+    guide = kernel.body[top]
+    return isinstance(guide, Reduce) and guide.op == "amax" and guide.operand == x
+
+
+def _is_softmax_sum(kernel: Kernel, number: int) -> bool:
+    """True for a sum of exponentials of which the largest is 1: its reciprocal is exact enough."""
+    total = kernel.body[number]
+    if not isinstance(total, Reduce):
+        return False
+    if total.op == "softmax_sum":
+        return True
+    return total.op == "sum" and _is_at_most_one(kernel, total.operand)
+
+
+def _exponent_beside_one(body: Sequence[Statement], number: int) -> int | None:
+    """The number of x if a statement is 1 + exp(x)."""
+    total = body[number]
+    if not isinstance(total, Compute) or total.op != "add":
+        return None
+    terms = [body[operand] for operand in total.operands]
+    ones = [t for t in terms if isinstance(t, Literal) and t.value == 1]
+    exps = [t for t in terms if isinstance(t, Compute) and t.op == "exp"]
+    return exps[0].operands[0] if ones and exps else None
 
 
 def _is_hidden_sum(flow: _Flow, number: int, op: str) -> bool:

@@ -62,6 +62,9 @@ _FLOAT: dict[str, str] = {
     "isfinite": 'tl.abs({0}) < float("inf")',
     "signbit": "kf_signbit({0})",
     **{name.removeprefix("kf_"): f"{name}({{0}})" for name in NARROW_HELPERS},
+    "narrow_exp": "kf_narrow_exp({0})",
+    "narrow_over_one_plus_exp": "kf_narrow_over_one_plus_exp({0}, {1})",
+    "narrow_share": "kf_narrow_share({0}, {1})",
 }
 
 _INTEGER: dict[str, str] = {
@@ -181,7 +184,8 @@ class ScalarRules:
     `takes_repeated_pointers`: it accepts blocks of pointers that are equal along one of two axes.
     `counts_to_sort`: it accepts no blocks of many axes. `takes_narrow_functions`: elementary
     functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
-    state for how long a cache should keep what they read.
+    state for how long a cache should keep what they read. `takes_assembly`: its compiler takes
+    inline PTX.
     """
 
     target: str
@@ -192,6 +196,7 @@ class ScalarRules:
     counts_to_sort: bool = False
     takes_narrow_functions: bool = False
     takes_eviction_policies: bool = False
+    takes_assembly: bool = False
 
 
 @dataclass(frozen=True, slots=True)

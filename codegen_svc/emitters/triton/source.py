@@ -3,7 +3,8 @@
 In the persistent form, a block [XBLOCK, RBLOCK] holds whole rows and the body is straight-line. In
 the looped form, each level of reductions has a loop over the reduction points. A loop recomputes
 the varying values that it needs, accumulates its level's reductions, and makes the stores that
-depend on no later level. A kernel without reduction axes is straight-line over [XBLOCK]. If it is
+depend on no later level. If a row is held in pieces, these loops are unrolled, and read registers
+(`held_rows.py`). A kernel without reduction axes is straight-line over [XBLOCK]. If it is
 divided into tiles, its last axis takes the place of a reduction axis, and a program has a part of
 it: [XBLOCK, RBLOCK]. A product of matrices has tiles of results (`products.py`).
 """
@@ -14,16 +15,19 @@ from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
-from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
+from codegen_svc.emitters.triton.held_rows import held_body
+from codegen_svc.emitters.triton.index import X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
 from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
 from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
+from codegen_svc.emitters.triton.points import axis_lines, reduction_point_lines
 from codegen_svc.emitters.triton.products import product_lines
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tiling import Tiling
+from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
@@ -61,7 +65,9 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
-    kernel = with_narrow_functions(kernel) if rules.takes_narrow_functions else kernel
+    kernel = in_two_passes(kernel) if tiling.pieces else kernel
+    if rules.takes_narrow_functions:
+        kernel = with_narrow_functions(kernel, has_flushing_exp=rules.takes_assembly)
     if tiling.kblock:
         lines, dtypes = product_lines(kernel, tiling, rules)
     else:
@@ -82,7 +88,10 @@ def _block_lines(block: Block) -> list[str]:
     looped = bool(block.kernel.reduction) and not (
         block.tiling.is_persistent or block.tiling.is_tile
     )
-    body = _looped_body(block) if looped else _straight_body(block)
+    if block.tiling.pieces:
+        body = held_body(block)
+    else:
+        body = _looped_body(block) if looped else _straight_body(block)
     return [*_size_lines(block), *_sub_blocked(block, drop_unused_axes([*points, *body]))]
 
 
@@ -127,6 +136,7 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
     form = "tile" if tiling.is_tile else "pointwise"
     if kernel.reduction:
         form = "persistent reduction" if tiling.is_persistent else "looped reduction"
+        form = f"reduction of rows held in {tiling.pieces} pieces" if tiling.pieces else form
         form = "product in tiles" if tiling.kblock else form
     axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
     lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
@@ -192,22 +202,12 @@ def _point_lines(block: Block) -> list[str]:
     lines = [f"xindex = {offset} + tl.arange(0, {block.x_size}){column}"]
     if block.x_mask:
         lines.append("xmask = xindex < xnumel")
-    lines += _axis_lines(block, X_FLAT)
+    lines += axis_lines(block, X_FLAT)
     if block.tiling.is_persistent or block.tiling.is_tile:
         offset = "roffset + " if block.tiling.is_tile else ""
         lines.append(f"rindex = {offset}tl.arange(0, RBLOCK)[None, :]")
-        lines += _reduction_point_lines(block)
+        lines += reduction_point_lines(block)
     return lines
-
-
-def _reduction_point_lines(block: Block) -> list[str]:
-    mask = ["rmask = rindex < rnumel"] if block.r_mask else []
-    return [*mask, *_axis_lines(block, R_FLAT)]
-
-
-def _axis_lines(block: Block, flat: str) -> list[str]:
-    recoveries = [r for r in block.writer.recoveries if r.flat == flat]
-    return [f"{r.name} = {block.writer.raw_text(r.expr)}" for r in recoveries]
 
 
 def _straight_body(block: Block) -> list[str]:
@@ -256,7 +256,7 @@ def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[s
     for number in phase.within:
         if isinstance(block.kernel.body[number], Scan):
             lines += carry_lines(scan_of(block, number))
-    inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *_reduction_point_lines(block)]
+    inner = ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *reduction_point_lines(block)]
     if _reads_again(block, phase, evictions):
         # Backwards: the cache still has the end of the row.
         lines.append(f"for rdone in {_row_range(block)}:")

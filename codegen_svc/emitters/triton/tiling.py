@@ -7,8 +7,11 @@ the next smaller one. For chips with a local buffer, `local_tiling.py` computes 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
+from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, ceil_div
 from kernelfarm.ir.contractions import find_contraction
@@ -21,7 +24,7 @@ from kernelfarm.ir.loop_ir import (
     Store,
 )
 from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts
-from kernelfarm.traffic import BlockForm, choose_block, reads_columns
+from kernelfarm.traffic import BlockForm, choose_block, held_row_bytes, reads_columns
 
 POINTWISE_ELEMS_PER_THREAD = 8
 """One 16-byte access of f16 or two of f32; on an H200 more did not help."""
@@ -43,6 +46,10 @@ _SCAN_RBLOCK = 1024
 _MAX_HELD_SCAN = 4096
 # If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
+# A held row takes half of a thread's registers if 1,024 threads share a multiprocessor's.
+_HELD_BYTES_PER_THREAD = 128
+_MIN_HELD_THREADS = 128
+_ACCESS_BYTES = 16
 _COLUMN_XBLOCK = 64
 # 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
@@ -65,7 +72,8 @@ class Tiling:
     chip's local buffer: with two, the next block is fetched while the current one is used. If
     `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
     `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
-    of loops over reduction points are copied to shared memory so many iterations ahead.
+    of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
+    is not 0, a program holds its row in so many pieces of `rblock` points.
     """
 
     xblock: int
@@ -79,6 +87,7 @@ class Tiling:
     load_buffers: int = 1
     kblock: int = 0
     loop_stages: int = 0
+    pieces: int = 0
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -116,7 +125,7 @@ def gpu_tiling(
     else:
         tiling = _pointwise(kernel, target, index_bits)
     for _ in range(level):
-        smaller = _shrunk(tiling, gpu)
+        smaller = _held_instead(kernel, tiling, gpu, width_limit) or _shrunk(tiling, gpu)
         if scans_rows(kernel) and tiling.is_persistent and tiling.rblock > _SCAN_RBLOCK:
             smaller = _scanning_tiling(gpu, index_bits, None)
         if smaller is None or (sorts_rows(kernel) and not smaller.is_persistent):
@@ -178,6 +187,9 @@ def _reduction(
     most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
     if widest is None or next_power_of_2(widest) > most:
+        held = None if widest is None else _held_tiling(kernel, gpu, index_bits, widest)
+        if held is not None:
+            return held
         looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
         return looped(gpu, index_bits, width)
     rblock = next_power_of_2(widest)
@@ -238,8 +250,45 @@ def _looped_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
     return Tiling(1, 1, rblock, False, index_bits, warps, 2)
 
 
-def is_long_loop(tiling: Tiling) -> bool:
-    """True if a program is meant to have a multiprocessor alone, so that a cache holds its row."""
+def _held_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, width: int) -> Tiling | None:
+    """For rows of at most `width` points that several loops read from registers."""
+    kernel = in_two_passes(kernel)
+    loads = held_loads(kernel)
+    row_bytes = held_row_bytes(kernel, width)
+    if not loads or row_bytes > gpu.held_row_bytes:
+        return None
+    threads = next_power_of_2(ceil(row_bytes / _HELD_BYTES_PER_THREAD))
+    threads = max(_MIN_HELD_THREADS, min(threads, gpu.max_threads_per_block))
+    rblock = threads * _ACCESS_BYTES // max(bytes_of(kernel, number) for number in loads)
+    warps, pieces = threads // gpu.warp_size, ceil(width / rblock)
+    return Tiling(1, 1, rblock, False, index_bits, warps, 1, pieces=pieces)
+
+
+def _held_instead(
+    kernel: Kernel, tiling: Tiling, gpu: GpuFacts, width_limit: int | None
+) -> Tiling | None:
+    """Rows in pieces, for rows that are too wide to be held whole; then in larger pieces."""
+    width = static_numel(kernel.reduction) or width_limit
+    if width is None or scans_rows(kernel) or sorts_rows(kernel):
+        return None
+    if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
+        return _held_tiling(kernel, gpu, tiling.index_bits, width)
+    if tiling.pieces > 1 and tiling.num_warps * gpu.warp_size < gpu.max_threads_per_block:
+        rblock = 2 * tiling.rblock
+        pieces = ceil(width / rblock)
+        return replace(tiling, rblock=rblock, num_warps=2 * tiling.num_warps, pieces=pieces)
+    return None
+
+
+def holds_rows(tiling: Tiling) -> bool:
+    """True if a program reads each row once."""
+    return tiling.is_persistent or tiling.pieces > 0
+
+
+def fills_multiprocessor(tiling: Tiling) -> bool:
+    """True if a program is meant to have a multiprocessor alone, with a row in a cache or held."""
+    if tiling.pieces:
+        return tiling.num_warps > _MAX_WARPS
     return not tiling.is_persistent and tiling.rblock > _LOOPED_RBLOCK
 
 
@@ -271,8 +320,8 @@ def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
 
 def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     """The next smaller tiling: wide rows looped over, more warps, fewer rows, smaller blocks."""
-    if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
-        return _looped_tiling(gpu, tiling.index_bits, tiling.rblock)
+    if tiling.pieces or (tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS):
+        return _looped_tiling(gpu, tiling.index_bits, max(1, tiling.pieces) * tiling.rblock)
     limit = gpu.max_threads_per_block // gpu.warp_size
     elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:

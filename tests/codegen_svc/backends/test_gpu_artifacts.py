@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,8 +19,10 @@ from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
 from codegen_svc.emitters.triton.tiling import gpu_tiling
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError, KernelRejectedError
 from kernelfarm.ir.artifact import BuiltKernel, GuardOp, GuardSubject
+from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import GpuFacts, all_targets, target_facts
 from tests.support.loop_kernels import emitter_shapes
@@ -158,12 +160,13 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
 
 
 def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
-    limits = (512, 1024, 4096, 8192)
+    limits = (512, 1024, 4096, 8192, 16384, 32768)
     variants = build("cuda:sm_90a", "dynamic_softmax")
     assert len(variants) == len(limits) + 3
     for built, limit in zip(variants, limits, strict=False):
-        assert dict(built.launch.extras)["form"] == "persistent"
-        assert built.launch.rblock_elems == limit
+        is_wide = limit > 8192
+        assert dict(built.launch.extras)["form"] == ("held" if is_wide else "persistent")
+        assert built.launch.rblock_elems == (limit // 8 if is_wide else limit)
         bounds = [a for a in built.guard if a.op is GuardOp.LE]
         assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
 
@@ -179,10 +182,35 @@ def test_rows_that_a_chip_cannot_hold_have_no_variant_that_holds_them() -> None:
     assert held[-1] == most
 
 
-def test_rows_that_would_fill_a_multiprocessor_alone_are_looped() -> None:
+def _normal(rows: int, width: int, dtype: DType) -> Kernel:
+    return emitter_shapes.layer_norm_silu(dtype, rows, width)
+
+
+@pytest.mark.parametrize("width", [32768, 50304, 65536])
+@pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal])
+def test_long_rows_are_read_once_and_held_without_spills(
+    shape: Callable[..., Kernel], width: int
+) -> None:
+    kernel = shape(512, width, emitter_shapes.F16)
+    built = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0]
+    launch = built.launch
+    assert dict(launch.extras)["form"] == "held"
+    assert not launch.spills
+    assert launch.registers * launch.num_warps * launch.warp_size <= 65536
+    text = content_of(built, "triton").decode()
+    assert text.count("tl.load(in0_ptr") == 1
+
+
+def test_rows_beyond_the_registers_are_looped() -> None:
+    kernel = emitter_shapes.softmax(512, 131072, emitter_shapes.F16)
+    built = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0]
+    assert dict(built.launch.extras)["form"] == "looped"
+
+
+def test_rows_that_would_fill_a_multiprocessor_alone_are_held_in_pieces() -> None:
     target = target_facts("cuda:sm_90a")
     normal = CUDA.build(emitter_shapes.layer_norm_silu(emitter_shapes.F16, 512, 16384), target)[0]
-    assert dict(normal.launch.extras)["form"] == "looped"
+    assert dict(normal.launch.extras)["form"] == "held"
     softmax = CUDA.build(emitter_shapes.softmax(512, 16384, emitter_shapes.F16), target)[0]
     assert dict(softmax.launch.extras)["form"] == "persistent"
     for launch in (normal.launch, softmax.launch):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kernelfarm.ir.graph_ir import contiguous_strides
 from kernelfarm.ir.loop_ir import Load
+from kernelfarm.ir.text import parse_graph
+from optimizer_svc.passes.choose_materialized import choose_materialized
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import SOFTMAX, before_and_after
 from tests.support.prims_graphs import (
@@ -265,13 +268,71 @@ graph prims 1
 return %3: f32[1]@[1]
 -- after: chosen
 storage %0: input 0, f32[4, 6]@[6, 1]
-storage %2: temporary, f32[24]@[1]
+storage %1: temporary, f32[6, 4]@[4, 1]
 storage %3: extern, f32[1]@[1]
-members: %2
-operand %2: %2 as [24]@[1]
+members: %1
+operand %2: %1 as [24]@[1]
 output 0: %3 as [1]@[1]
 """,
     )
+
+
+TURNED_OPERANDS = """\
+graph prims 1
+%0: f32[2, 3, 5, 8]@[120, 40, 8, 1] = input "x"
+%1: f32[24, 4]@[4, 1] = input "w"
+%2: f32[4, 10]@[10, 1] = input "g"
+%3: f32[2, 3, 1, 5, 8] = reshape(%0; shape=[{2}, {3}, {1}, {5}, {8}])
+%4: f32[2, 3, 1, 5, 8] = exp(%3)
+%5: f32[2, 3, 5, 8] = reshape(%4; shape=[{2}, {3}, {5}, {8}])
+%6: f32[2, 5, 3, 8] = permute(%5; dims=[0, 2, 1, 3])
+%7: f32[10, 24] = reshape(%6; shape=[{10}, {24}])
+%8: f32[24, 10] = permute(%7; dims=[1, 0])
+%9: f32[10, 4]@[4, 1] = extern(%7, %1; is_contraction=true, node=0, op="aten.mm.default")
+%10: f32[24, 4]@[4, 1] = extern(%8, %9; is_contraction=true, node=1, op="aten.mm.default")
+return %9: f32[10, 4]@[4, 1], %10: f32[24, 4]@[4, 1]
+"""
+
+
+@pytest.mark.golden
+def test_operands_that_are_views_in_another_order_of_axes_are_stored_in_that_order() -> None:
+    assert_golden(
+        before_and_after("choose-materialized", TURNED_OPERANDS).partition("-- after")[2],
+        """\
+: chosen
+storage %0: input 0, f32[2, 3, 5, 8]@[120, 40, 8, 1]
+storage %1: input 1, f32[24, 4]@[4, 1]
+storage %2: input 2, f32[4, 10]@[10, 1]
+storage %4: temporary, f32[2, 3, 1, 5, 8]@[120, 8, 40, 24, 1]
+storage %9: extern, f32[10, 4]@[4, 1]
+storage %10: extern, f32[24, 4]@[4, 1]
+members: %4
+operand %1: %1 as [24, 4]@[4, 1]
+operand %7: %4 as [10, 24]@[24, 1]
+operand %8: %4 as [24, 10]@[1, 24]
+operand %9: %9 as [10, 4]@[4, 1]
+output 0: %9 as [10, 4]@[4, 1]
+output 1: %10 as [24, 4]@[4, 1]
+""",
+    )
+
+
+def test_a_product_and_its_gradient_share_the_memory_of_an_operand_that_is_turned() -> None:
+    (kernel,) = program_of(parse_graph(TURNED_OPERANDS)).kernels
+    assert len(kernel.params) == 2
+
+
+def test_rows_do_not_become_columns_for_an_operand() -> None:
+    make = Maker()
+    x = make.add("exp", make.add_input(tensor(4, 6, 8)))
+    turned = make.add("permute", x, dims=(2, 1, 0))
+    flat = make.add("reshape", turned, shape=sizes(8, 24))
+    w = make.add_input(tensor(24, 5))
+    kind = tensor_with_strides(8, 5)
+    (y,) = make.add_extern("aten.mm.default", 0, [flat, w], [kind], is_contraction=True)
+    storages = choose_materialized(make.returning(y)).storages
+    assert x not in storages
+    assert storages[turned].strides == contiguous_strides(sizes(8, 6, 4))
 
 
 def test_only_a_matrix_product_reads_a_transposed_operand_in_place() -> None:

@@ -411,6 +411,7 @@ ALL: dict[str, Kernel] = {
     "h_softmax": h_softmax(),
     "softmax": softmax(9, 100),
     "wide_softmax": softmax(3, 20000, F16),
+    "long_softmax": softmax(3, 100000, F16),
     "rms_norm_residual": rms_norm_residual(),
     "wide_rms_norm_residual": rms_norm_residual(2, 18000),
     "rope_cat": rope_cat(),

@@ -8,7 +8,7 @@ from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
 
@@ -50,6 +50,57 @@ def functions(lines: str, *, out: str = "bf16") -> tuple[str, ...]:
 def test_the_sum_of_one_and_erf_becomes_one_function_of_a_narrow_store() -> None:
     assert functions(GELU + STORED) == ("1 + erf",)
     assert functions(GELU + STORED.replace("bf16", "f16"), out="f16") == ("1 + erf",)
+
+
+SILU = """\
+  %2: f32 = neg %1
+  %3: f32 = exp %2
+  %4: f32 = 1.0
+  %5: f32 = add %3, %4
+  %6: f32 = div %1, %5
+"""
+SOFTMAX = """\
+  %2: f32 = amax %1
+  %3: f32 = sub %1, %2
+  %4: f32 = exp %3
+  %5: f32 = sum %4
+  %6: f32 = div %4, %5
+"""
+ROUNDED = "  %7: bf16 = convert %6\n  store out0[8*d0 + r0] = %7"
+
+
+def flushing_forms(lines: str, *, out: str = "bf16") -> list[str]:
+    """The operations of a kernel's statements that its last one needs, with a flushing exp."""
+    kernel = with_narrow_functions(kernel_of(lines, out=out), has_flushing_exp=True)
+    return [s.op for s in kernel.body if isinstance(s, Compute) and s.op.startswith("narrow")]
+
+
+def test_a_quotient_by_one_and_an_exponential_becomes_one_form_of_a_narrow_store() -> None:
+    assert "narrow_over_one_plus_exp" in flushing_forms(SILU + ROUNDED)
+    assert flushing_forms(SILU + "  store out0[8*d0 + r0] = %6", out="f32") == []
+
+
+def test_a_softmax_takes_the_chip_s_exponential_and_one_reciprocal_of_a_row() -> None:
+    two_passes = SOFTMAX.partition("  %5")[0] + (
+        "  %5: f32 = exp %3\n  %6: f32 = sum %5\n  %7: f32 = div %4, %6\n"
+    )
+    rounded = "  %8: bf16 = convert %7\n  store out0[8*d0 + r0] = %8"
+    assert flushing_forms(two_passes + rounded) == ["narrow_exp", "narrow_share"]
+    stored = two_passes + "  store out0[8*d0 + r0] = %7"
+    assert flushing_forms(stored, out="f32") == ["narrow_exp"]
+
+
+def test_an_exponential_that_is_stored_keeps_subnormal_results() -> None:
+    assert flushing_forms(SOFTMAX + ROUNDED) == ["narrow_share"]
+
+
+def test_a_sum_of_exponentials_without_their_largest_keeps_subnormal_ones() -> None:
+    lines = SOFTMAX.replace("%2: f32 = amax %1", "%2: f32 = amin %1") + ROUNDED
+    assert flushing_forms(lines) == []
+
+
+def test_no_form_needs_assembly_where_a_target_lacks_it() -> None:
+    assert with_narrow_functions(kernel_of(SILU + ROUNDED)).body == kernel_of(SILU + ROUNDED).body
 
 
 def test_a_store_of_f32_keeps_full_precision() -> None:

@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
+from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
+from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.loop_ir import Access, Kernel
@@ -143,8 +145,12 @@ def result_of(case: Precise, *args: torch.Tensor) -> torch.Tensor:
 
 def check(case: Precise, *args: torch.Tensor) -> None:
     """At no value is the kernel more than half a unit farther from float64 than eager is."""
-    dtype = args[0].dtype
-    got = result_of(case, *args).double()
+    check_result(case, result_of(case, *args), *args)
+
+
+def check_result(case: Precise, result: torch.Tensor, *args: torch.Tensor) -> None:
+    """At no value is a result more than half a unit farther from float64 than eager is."""
+    dtype, got = result.dtype, result.double()
     eager = case.function(*args).double()
     exact = case.exact(*args)
     torch.testing.assert_close(got.isnan(), exact.isnan())
@@ -158,6 +164,37 @@ def check(case: Precise, *args: torch.Tensor) -> None:
         f"{excess[worst]:.3f} units at {[float(a[worst]) for a in args]}:"
         f" {got[worst]}, eager {eager[worst]}, exact {exact[worst]}"
     )
+
+
+FLUSHED = """def kf_flushing_{name}(x):
+    result = {plain}
+    return tl.where(tl.abs(result) < 1.1754943508222875e-38, 0.0, result)
+"""
+
+
+def _without_assembly(text: str) -> str:
+    """The source with what PTX's instructions compute, rounded better than they do."""
+    for name, plain in (("exp2", "tl.exp2(x)"), ("reciprocal", "1.0 / x")):
+        written = FLUSHED.format(name=name, plain=plain)
+        head = f"def kf_flushing_{name}(x):"
+        before, _, after = text.partition(head)
+        assert after, head
+        text = before + written + after.partition("    )\n")[2]
+    return text
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_form_of_silu_with_a_flushing_exponential_keeps_the_limit(dtype: torch.dtype) -> None:
+    x = every_value(dtype)
+    kernel = kernel_of(F.silu, x)
+    source = emit_triton(kernel, WHOLE, scalar_rules(TARGET, kernel))
+    source = replace(source, text=_without_assembly(source.text))
+    buffers = {p.name: to_numpy(x if p.access is Access.READ else x * 0) for p in kernel.params}
+    launch = replace(interpreter_case(kernel, buffers, {}, WHOLE), source=source)
+    (result,) = run_interpreted([_with_f32(launch)])
+    assert not isinstance(result, str), result
+    got = torch.from_numpy(np.asarray(result[-1], np.float32)).to(dtype)
+    check_result(CASES["silu"], got, x)
 
 
 def _slow_but_one(names: Iterable[str]) -> list[object]:

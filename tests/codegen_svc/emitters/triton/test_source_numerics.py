@@ -33,6 +33,10 @@ def _looped(rblock: int, xblock: int = 1) -> Tiling:
     return Tiling(xblock, xblock, rblock, False, 32)
 
 
+def _held(rblock: int, pieces: int) -> Tiling:
+    return Tiling(1, 1, rblock, False, 32, pieces=pieces)
+
+
 def _sub_blocked(xblock: int, xsub: int, rblock: int) -> Tiling:
     return Tiling(xblock, xsub, rblock, rblock > 0, 32)
 
@@ -40,6 +44,8 @@ def _sub_blocked(xblock: int, xsub: int, rblock: int) -> Tiling:
 SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "layer_norm_silu": (emitter_shapes.layer_norm_silu(F16, 5, 24), None),
     "layer_norm_silu_looped": (emitter_shapes.layer_norm_silu(F32, 3, 24), _looped(16)),
+    "layer_norm_silu_held": (emitter_shapes.layer_norm_silu(F16, 3, 24), _held(8, 3)),
+    "layer_norm_silu_held_with_a_part": (emitter_shapes.layer_norm_silu(F32, 3, 24), _held(16, 2)),
     "layer_norm_silu_sub_blocked": (
         emitter_shapes.layer_norm_silu(F32, 7, 24),
         _sub_blocked(4, 2, 32),
@@ -48,6 +54,8 @@ SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "h_softmax": (emitter_shapes.h_softmax(), None),
     "softmax": (emitter_shapes.softmax(3, 20), None),
     "softmax_looped": (emitter_shapes.softmax(3, 20), _looped(8, 2)),
+    "softmax_held": (emitter_shapes.softmax(3, 20), _held(8, 3)),
+    "rms_norm_residual_held": (emitter_shapes.rms_norm_residual(3, 20), _held(8, 3)),
     "rms_norm_residual": (emitter_shapes.rms_norm_residual(3, 20), None),
     "rms_norm_residual_looped": (emitter_shapes.rms_norm_residual(3, 20), _looped(8, 2)),
     "rope_cat": (emitter_shapes.rope_cat(), None),
@@ -57,6 +65,8 @@ SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "column_mean": (emitter_shapes.column_mean(9, 10), None),
     "column_mean_looped": (emitter_shapes.column_mean(9, 10), _looped(4, 4)),
     "dynamic_softmax": (emitter_shapes.dynamic_softmax(), _looped(16, 2)),
+    "dynamic_softmax_held": (emitter_shapes.dynamic_softmax(), _held(16, 3)),
+    "dynamic_softmax_held_with_an_empty_piece": (emitter_shapes.dynamic_softmax(), _held(32, 4)),
     "dynamic_add": (emitter_shapes.dynamic_add(), None),
     "dynamic_add_64_bit": (emitter_shapes.dynamic_add(), Tiling(64, 64, 0, False, 64)),
     "padded_shift": (emitter_shapes.padded_shift(), None),

@@ -28,7 +28,16 @@ def source_of(kernel: Kernel) -> str:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["layer_norm_silu", "wide_softmax", "rope_cat", "embedding"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "layer_norm_silu",
+        "wide_softmax",
+        "long_softmax",
+        "rope_cat",
+        "embedding",
+    ],
+)
 def test_source_equals_its_golden(name: str) -> None:
     assert_golden_file(source_of(emitter_shapes.ALL[name]), GOLDENS / f"{name}.py.txt")
 

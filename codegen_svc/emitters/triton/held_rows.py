@@ -1,0 +1,87 @@
+"""Rows that a program holds in registers, in pieces: the loops over a row, unrolled.
+
+The pieces are loaded first, so that all of a row is on its way at the same time. Each later loop
+makes what it needs from them again: an element of 16 bits takes half a register, what is computed
+from it takes a whole one. Between two pieces of the last loop are stores, which keep the loads of
+weights where they are. So registers hold the row, and little else.
+"""
+
+from __future__ import annotations
+
+from codegen_svc.emitters.triton.block import Block
+from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
+from codegen_svc.emitters.triton.phases import Phase, plan_phases
+from codegen_svc.emitters.triton.points import reduction_point_lines
+from codegen_svc.emitters.triton.statements import reduction_text, statement_lines
+from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
+
+_STEP = "    "
+
+
+def held_body(block: Block) -> list[str]:
+    """The lines of a kernel whose rows are held in pieces."""
+    held = held_loads(block.kernel)
+    lines = _loading_lines(block, held)
+    phases = plan_phases(block.kernel)
+    looping = [phase for phase in phases if phase.within or phase.reduces]
+    is_first = dict.fromkeys(held, True)
+    for phase in phases:
+        for number in phase.before:
+            lines += statement_lines(block, number)
+        if phase in looping:
+            lines += _phase_lines(block, phase, is_first, is_last=phase is looping[-1])
+    return drop_unused_values(block, lines)
+
+
+def _loading_lines(block: Block, held: tuple[int, ...]) -> list[str]:
+    inner: list[str] = []
+    for number in held:
+        name = block.names[number]
+        inner += [*statement_lines(block, number), f"{name}_row = {name}_row + ({name},)"]
+    starts = [f"{block.names[number]}_row = ()" for number in held]
+    return [*starts, *_unrolled(block, inner)]
+
+
+def _phase_lines(
+    block: Block, phase: Phase, is_first: dict[int, bool], *, is_last: bool
+) -> list[str]:
+    """One loop over the pieces; `is_first` has the held loads whose values no loop used yet."""
+    texts = [reduction_text(block, number) for number in phase.reduces]
+    lines = [line for text in texts for line in text.initial]
+    inner: list[str] = []
+    after: list[str] = []
+    for number in phase.within:
+        if number not in is_first:
+            inner += statement_lines(block, number)
+            continue
+        name = block.names[number]
+        again = _again(block, number) if not is_first[number] else ""
+        inner.append(
+            f"{name} = {again}({name}_row[piece])" if again else f"{name} = {name}_row[piece]"
+        )
+        is_first[number] = False
+        if again and not is_last:  # Else the next loop would find the values of this one.
+            lines.append(f"{name}_next = ()")
+            inner.append(f"{name}_next = {name}_next + ({name},)")
+            after.append(f"{name}_row = {name}_next")
+    for text in texts:
+        inner += text.step
+    return [*lines, *_unrolled(block, inner), *after, *(f for t in texts for f in t.final)]
+
+
+def _again(block: Block, number: int) -> str:
+    """The function that hides a held value from the compiler; empty without inline assembly."""
+    if not block.rules.takes_assembly:
+        return ""
+    return "kf_again" if bytes_of(block.kernel, number) == 2 else "kf_again_word"
+
+
+def _unrolled(block: Block, inner: list[str]) -> list[str]:
+    points = [
+        "roffset = piece * RBLOCK",
+        "rindex = roffset + tl.arange(0, RBLOCK)[None, :]",
+        *reduction_point_lines(block),
+    ]
+    body = drop_unused_axes([*points, *inner])
+    head = f"for piece in tl.static_range({block.tiling.pieces}):"
+    return [head, *[_STEP + line for line in body]]
