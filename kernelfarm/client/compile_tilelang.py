@@ -107,6 +107,6 @@ def _warps(program: TileProgram, target: str) -> int | None:
     if facts.triton is not None:
         return None
     raise TileProgramError(
-        f"tile programs are not compiled for {target}; expected a target such as cuda:..., rocm:...,"
-        " ascend:... or cpu:..."
+        f"tile programs are not compiled for {target}; expected a target such as cuda:..., rocm:..."
+        ", ascend:... or cpu:..."
     )
