@@ -421,6 +421,14 @@ def import_for_packages() -> None:
     import_module("torch._dynamo.aot_compile")
 
 
+def drop_unused_trace_log() -> None:
+    """Lets PyTorch drop the handler of its structured log, unless the log is written.
+
+    It does so at the first record, which would otherwise be all guards of a package as text.
+    """
+    torch._logging.trace_structured("kernelfarm_package", expect_trace_id=False)
+
+
 def has_packages() -> bool:
     """True if this PyTorch can make and load packages."""
     return hasattr(torch.compiler, "load_compiled_function")
@@ -455,8 +463,14 @@ def failed_guard(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def storable_guards(guards: Sequence[Any]) -> list[bool]:
-    """For each guard whether PyTorch can store it; packages state what the others would."""
+    """For each guard whether PyTorch can store it; packages state what the others would.
+
+    The guards lose the stacks of the code that they come from: a process that loads them would
+    write these stacks as text, which takes a quarter of its time for guards.
+    """
     refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    for guard in guards:
+        guard.orig_guard.stack = guard.orig_guard.user_stack = None
     return [
         not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
         for guard in guards
