@@ -44,6 +44,7 @@ that is referred to elsewhere, and so would add a `detach` to the graph.
 _DETACH = torch.ops.aten.detach.default
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
+_ITEM = torch.ops.aten._local_scalar_dense.default
 _HAS_WRONG_SCHEMA = torch.ops.aten.native_batch_norm.default
 
 
@@ -56,7 +57,7 @@ class LongWayError(Exception):
 
 
 def size_of_trace() -> None:
-    """The target of a node that stands for a symbolic size, which its metadata state."""
+    """The target of a node that stands for a symbolic size or float, which its metadata state."""
     raise NotImplementedError("a recorded graph cannot be called")
 
 
@@ -140,6 +141,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         """
         kwargs = kwargs or {}
         facts = _facts_of(func)
+        if func is _ITEM and self._is_float_input(args[0]):
+            return self._run(facts, args, kwargs)
         if facts.refusal is not None:
             raise LongWayError(facts.refusal)
         if facts.is_query:
@@ -162,7 +165,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         node = self._add(facts.functional, facts.name, self._arguments(args), kwargs)
         if not isinstance(result, Tensor):
             node.meta["val"] = result
-            self._note_items(result, node)
+            if isinstance(result, torch.SymFloat):
+                self._sizes[result.node.expr] = node
+            elif isinstance(result, Sequence):
+                self._note_items(result, node)
             return result
         # Nothing else may refer to what a function that makes tensors returns; see `_RECORDED`.
         node.meta["val"] = _DETACH(result) if facts.makes_memory else result
@@ -232,6 +238,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             raise LongWayError("a view of a value that was written")
         self._value_counts[memory] += 1
 
+    def _is_float_input(self, tensor: Tensor) -> bool:
+        """True for an input by which Dynamo passes a float that varies."""
+        is_input = self._record_of(tensor).node.op == "placeholder"
+        return is_input and not tensor.dim() and tensor.dtype is torch.float64
+
     def _record_of(self, tensor: Tensor) -> _Record:
         record: _Record | None = getattr(tensor, _RECORDED, None)
         if record is None or record.graph is not self.graph:
@@ -252,14 +263,17 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             return [self._argument(item) for item in value]
         if isinstance(value, tuple):
             return self._arguments(value)
-        if isinstance(value, torch.SymFloat | torch.SymBool):
-            raise LongWayError("symbolic floats")  # AOT Autograd makes tensors of them
-        return self._size(value) if isinstance(value, torch.SymInt) else value
+        if isinstance(value, torch.SymBool):
+            raise LongWayError("symbolic conditions")
+        return self._size(value) if isinstance(value, torch.SymInt | torch.SymFloat) else value
 
-    def _size(self, value: torch.SymInt) -> fx.Node:
+    def _size(self, value: torch.SymInt | torch.SymFloat) -> fx.Node:
         expr = value.node.expr
         if expr not in self._sizes:
-            node = self.graph.create_node("call_function", size_of_trace, name="size")
+            # AOT Autograd's floats are computed by nodes, which keep the symbols in the graph.
+            symbols = expr.free_symbols if isinstance(value, torch.SymFloat) else ()
+            used = tuple(self._sizes[s] for s in sorted(symbols, key=str) if s in self._sizes)
+            node = self.graph.create_node("call_function", size_of_trace, used, name="size")
             node.meta["val"] = value
             self._sizes[expr] = node
         return self._sizes[expr]
