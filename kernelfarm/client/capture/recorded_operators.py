@@ -105,6 +105,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         self._value_counts: Counter[int] = Counter()
         self._sizes: dict[Any, fx.Node] = {}
         self._written_memory: set[int] = set()
+        self._layouts: set[tuple[Any, ...]] = set()
 
     def add_input(self, value: Any) -> None:
         """Adds a placeholder, named as AOT Autograd names it."""
@@ -121,9 +122,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         """Adds the output node, and removes what no output needs; in the fake mode of the run."""
         if self._sizes:
             # After its second run, AOT Autograd has read the memory format of each value, too.
+            read: set[tuple[Any, ...]] = set()
             for node in self.graph.nodes:
-                if isinstance(node.meta.get("val"), Tensor):
-                    _extract_tensor_metadata(node.meta["val"])
+                value = node.meta.get("val")
+                if isinstance(value, Tensor) and _is_new(_layout_of(value), read):
+                    _extract_tensor_metadata(value)
         self.graph.output([self._argument(item) for item in outputs])
         self.graph.eliminate_dead_code()
 
@@ -224,7 +227,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
                 self._note(item, picked)
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
-        if self._sizes:
+        # The layers of a deep model repeat layouts; a layout that was read adds no more guards.
+        if self._sizes and _is_new(_layout_of(tensor), self._layouts):
             read_layout(tensor)
         if any(isinstance(e, torch.SymInt) and depends_on_data(e.node.expr) for e in tensor.shape):
             raise LongWayError("sizes that depend on data")
@@ -320,6 +324,20 @@ def _functional_variant(func: OpOverload) -> OpOverload | None:
         return None
     is_same = _signature(found) == _signature(func) and not schema_of(found).is_mutable
     return found if is_same else None
+
+
+def _layout_of(tensor: Tensor) -> tuple[Any, ...]:
+    """The sizes, strides and offset of a traced tensor, as numbers and expressions."""
+    numbers = (tensor.dim(), *tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
+
+
+def _is_new(item: tuple[Any, ...], known: set[tuple[Any, ...]]) -> bool:
+    """True the first time; adds the item to those that are known."""
+    if item in known:
+        return False
+    known.add(item)
+    return True
 
 
 def _signature(func: OpOverload) -> list[tuple[str, str]]:
