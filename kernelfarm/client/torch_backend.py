@@ -133,9 +133,12 @@ def _compiled(
     forward = _GraphCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
     inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
     backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
+    short = _short_way(gm, inputs, inference)
+    # A package needs the graph's trace; AOT Autograd stores a graph without one by other means.
+    if short is not None and (packaging is None or cache.known is not None):
+        return short
     if packaging is None:
-        short = _short_way(gm, inputs, inference)
-        return short or traced(gm, inputs, forward, inference, backward)
+        return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
         return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
 
