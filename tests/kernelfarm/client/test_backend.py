@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -75,6 +76,29 @@ def test_floats_that_vary_and_those_that_cannot_need_no_second_run(endpoint, req
     found = counters.snapshot()
     assert found["traced.short"] == len(requests_made) == 1
     assert not any(name.startswith("traced.long") for name in found)
+
+
+def test_no_garbage_is_collected_while_a_graph_is_traced(endpoint):
+    collected = []
+
+    def note(_phase, _info):
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        collected.append(bool(names & {"short_trace", "capture"}))
+
+    before, x = gc.get_threshold(), torch.randn(6, 4)
+    gc.callbacks.append(note)
+    try:
+        gc.set_threshold(1)
+        torch.testing.assert_close(compiled(lambda x: x.sinh() + 3)(x), x.sinh() + 3)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert collected
+    assert not any(collected)
+    assert gc.isenabled()
 
 
 @pytest.fixture
