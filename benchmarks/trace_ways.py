@@ -38,6 +38,7 @@ from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.short_trace import short_trace
 from kernelfarm.client.capture.tracing import traced
+from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.pytorch.private import unset_fake_temporarily
@@ -134,7 +135,8 @@ class _Traced(_Timed):
         preserve_attention(gm)
         order = InputOrder(gm)
         if self.way == "short":
-            self._key(short_trace(order.module, order.of(inputs)))
+            with no_collections():
+                self._key(short_trace(order.module, order.of(inputs)))
         else:
             traced(order.module, order.of(inputs), self._compiled)
         return gm.forward
