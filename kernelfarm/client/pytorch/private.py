@@ -484,7 +484,8 @@ def storable_guards(guards: Sequence[Any]) -> list[bool]:
     """
     refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
     for guard in guards:
-        guard.orig_guard.stack = guard.orig_guard.user_stack = None
+        for stack in ("stack", "user_stack"):
+            setattr(guard.orig_guard, stack, None)
     return [
         not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
         for guard in guards
