@@ -119,13 +119,17 @@ def _package_bytes(package: Path | None) -> int:
 def _first_call(arm: str, source: Any, package: Path | None) -> Any:
     torch = import_module("torch")
     if package == _AT_FARM:
-        return import_module("kernelfarm").packaged(source.model)(*source.args)
+        return import_module("kernelfarm").packaged(source.model, dynamic=source.dynamic)(
+            *source.args
+        )
     is_module = isinstance(source.model, torch.nn.Module)
     if package is None:
-        return torch.compile(source.model, backend=arm)(*source.args)
+        return torch.compile(source.model, backend=arm, dynamic=source.dynamic)(*source.args)
     if not package.exists():
         options = {"guard_filter_fn": _serializable}
-        compiled = torch.compile(source.model, backend=arm, fullgraph=True, options=options)
+        compiled = torch.compile(
+            source.model, backend=arm, fullgraph=True, dynamic=source.dynamic, options=options
+        )
         entry = compiled.forward if is_module else compiled
         entry.aot_compile((source.args, {})).save_compiled_function(str(package))
     function = _loaded(package)
@@ -190,7 +194,7 @@ def _phased_call(arm: str, source: Any, _: None) -> tuple[Clock, Any]:
         return compiled
 
     begun = now()
-    result = torch.compile(source.model, backend=entered)(*source.args)
+    result = torch.compile(source.model, backend=entered, dynamic=source.dynamic)(*source.args)
     ended = now()
     note("dynamo", begun, spans[0][0])
     for span in spans:
@@ -225,7 +229,8 @@ def _split_backend(arm: str) -> None:
 def _source(name: str) -> Any:
     torch = import_module("torch")
     inputs, zoo = import_module("examples.real_inputs"), import_module("examples.model_zoo")
-    whole = inputs.WHOLE_GRAPHS | import_module("examples.full_models").FULL
+    full = import_module("examples.full_models")
+    whole = inputs.WHOLE_GRAPHS | full.FULL | full.DEEP
     return whole[name]() if name in whole else zoo.model_of(name, torch.float32)
 
 

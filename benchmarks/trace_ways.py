@@ -31,13 +31,14 @@ import torch
 
 from benchmarks.machine import machine
 from examples.farm import running_farm
-from examples.full_models import FULL
+from examples.full_models import DEEP, FULL
 from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.short_trace import short_trace
 from kernelfarm.client.capture.tracing import traced
+from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs import finder
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.pytorch.private import unset_fake_temporarily
@@ -70,7 +71,7 @@ def main() -> int:
 
 def measure(name: str, rounds: int, cold_rounds: int) -> dict[str, dict[str, list[Times]]]:
     """The times by clock and way."""
-    source = FULL[name]()
+    source = (FULL | DEEP)[name]()
     found: dict[str, dict[str, list[Times]]] = {
         clock: {way: [] for way in WAYS} for clock in ("trace", "warm", "cold")
     }
@@ -96,14 +97,17 @@ def at(endpoint: str) -> Iterator[None]:
 
 
 def first_call(source: Any, backend: _Timed) -> Times:
-    """The time of the backend in the first call of a model, in a process without programs."""
+    """The time of the backend in the first call of a model, in a process without programs.
+
+    Dynamo calls the backend again if a float that varies must become a constant.
+    """
     torch._dynamo.reset()
     finder.accesses.clear()
     counters.reset()
     with torch.no_grad(), patch.object(finder, "_store", ProgramStore()):
-        torch.compile(source.model, backend=backend)(*source.args)
-    (times,) = backend.times
-    return times
+        torch.compile(source.model, backend=backend, dynamic=source.dynamic)(*source.args)
+    wall, processor = zip(*backend.times, strict=True)
+    return sum(wall), sum(processor)
 
 
 class _Timed:
@@ -115,9 +119,10 @@ class _Timed:
 
     def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         begun = time.perf_counter(), time.process_time()
-        made = self.made(gm, inputs)
-        self.times.append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
-        return made
+        try:
+            return self.made(gm, inputs)
+        finally:  # it may ask Dynamo to trace again
+            self.times.append((time.perf_counter() - begun[0], time.process_time() - begun[1]))
 
     def made(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         raise NotImplementedError
@@ -130,7 +135,8 @@ class _Traced(_Timed):
         preserve_attention(gm)
         order = InputOrder(gm)
         if self.way == "short":
-            self._key(short_trace(order.module, order.of(inputs)))
+            with no_collections():
+                self._key(short_trace(order.module, order.of(inputs)))
         else:
             traced(order.module, order.of(inputs), self._compiled)
         return gm.forward

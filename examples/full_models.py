@@ -6,9 +6,11 @@ They have random weights from default configs, without downloads; each is built 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
+from torch import nn
 
 from examples.model_zoo import FirstResult, built
 from examples.real_inputs import RealInput
@@ -55,6 +57,36 @@ def _vision(name: str, family: str, kind: str, result: str, **options: Any) -> R
     return RealInput(name, model.eval(), (_image(),))
 
 
+def _llama(name: str, *, dynamic: bool | None = None) -> RealInput:
+    """Llama 2 of 7 billion parameters: 32 layers of 4096, whose weights share one layer's memory.
+
+    Starts depend on the number of layers and on the sizes of weights, but not on their memory.
+    """
+    config = import_module("transformers").LlamaConfig(
+        hidden_size=4096,
+        intermediate_size=11008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        vocab_size=32000,
+        use_cache=False,
+    )
+    with torch.device("meta"):
+        model = import_module("transformers").LlamaForCausalLM(config)
+    first = model.model.layers[0].to_empty(device="cpu")
+    for parameter in first.parameters():
+        nn.init.normal_(parameter, std=0.02)
+    for layer in model.model.layers[1:]:
+        for path, parameter in first.named_parameters():
+            owner, _, attribute = path.rpartition(".")
+            setattr(layer.get_submodule(owner), attribute, nn.Parameter(parameter.detach()))
+    for part in (model.model.embed_tokens, model.model.norm, model.lm_head):
+        part.to_empty(device="cpu")
+        nn.init.normal_(part.weight, std=0.02)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    wrapped = FirstResult(model, "logits", ("input_ids",))
+    return RealInput(name, wrapped.eval(), (_ids(32000, 16),), dynamic)
+
+
 FULL: dict[str, Callable[[], RealInput]] = {
     "gpt2": _gpt2,
     "bert-base": _bert,
@@ -66,3 +98,9 @@ FULL: dict[str, Callable[[], RealInput]] = {
     "resnet-50": lambda: _vision("resnet-50", "ResNet", "ForImageClassification", "logits"),
 }
 """Models by name, in float32."""
+
+DEEP: dict[str, Callable[[], RealInput]] = {
+    "llama-7b": lambda: _llama("llama-7b"),
+    "llama-7b-dynamic": lambda: _llama("llama-7b-dynamic", dynamic=True),
+}
+"""Models of 32 layers by name, in float32."""

@@ -19,17 +19,21 @@ VOCABULARY = 1000
 
 @dataclass(frozen=True)
 class RealInput:
-    """A model with its arguments, ready to call as `model(*args)`."""
+    """A model with its arguments, ready to call as `model(*args)`.
+
+    `dynamic` is the argument of `torch.compile` for which the model stands.
+    """
 
     name: str
     model: Callable[..., Any]
     args: tuple[torch.Tensor, ...]
+    dynamic: bool | None = None
 
     def half(self) -> RealInput:
         """The model and its arguments in float16, as for accelerators."""
         model = self.model.half() if isinstance(self.model, nn.Module) else self.model
         args = tuple(a.half() if a.is_floating_point() else a for a in self.args)
-        return RealInput(self.name, model, args)
+        return RealInput(self.name, model, args, self.dynamic)
 
 
 class ReferenceModel(nn.Module):

@@ -31,6 +31,7 @@ from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
+from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs.cuda_graphs import (
     CudaGraphs,
     GraphUse,
@@ -133,9 +134,12 @@ def _compiled(
     forward = _GraphCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
     inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
     backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
+    short = _short_way(gm, inputs, inference)
+    # A package needs the graph's trace; AOT Autograd stores a graph without one by other means.
+    if short is not None and (packaging is None or cache.known is not None):
+        return short
     if packaging is None:
-        short = _short_way(gm, inputs, inference)
-        return short or traced(gm, inputs, forward, inference, backward)
+        return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
         return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
 
@@ -216,7 +220,8 @@ class _GraphCompiler:
 
     def _compile(self, traced: _Traced, graphs: CudaGraphs | None) -> GraphRunner | None:
         module = traced.module
-        captured = capture(module)
+        with no_collections():
+            captured = capture(module)
         if captured.is_trivial and self._packaging is None:
             return None
         target = device_support(captured.device).target
@@ -248,8 +253,9 @@ def _short_way(
         KernelfarmError: (mode `strict` only) the farm could not serve the graph.
     """
     try:
-        recorded = short_trace(module, inputs)
-        convention = recorded_convention(recorded.graph)
+        with no_collections():
+            recorded = short_trace(module, inputs)
+            convention = recorded_convention(recorded.graph)
     except LongWayError as error:
         counters.count(f"traced.long.{error.reason}")
         _log.debug("kernelfarm: AOT Autograd traces a graph: %s", error.reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
+from functools import lru_cache
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -24,7 +25,7 @@ def parse_record(kind: type[_Record], table: Mapping[str, Any], where: str) -> _
     Raises:
         InternalError: a key is unknown, a required one is missing, or a value has another type.
     """
-    types = get_type_hints(kind)
+    types = _types_of(kind)
     unknown = sorted(table.keys() - types.keys())
     if unknown:
         raise InternalError(f"{where}: unknown {unknown[0]!r}; expected some of {sorted(types)}")
@@ -35,6 +36,12 @@ def parse_record(kind: type[_Record], table: Mapping[str, Any], where: str) -> _
         elif field.default is MISSING:
             raise InternalError(f"{where}: {field.name!r} is missing")
     return kind(**values)
+
+
+@lru_cache(maxsize=64)
+def _types_of(kind: type) -> dict[str, Any]:
+    """The types of a record's fields; reading them takes longer than reading a file."""
+    return get_type_hints(kind)
 
 
 def _value(expected: Any, value: object, where: str, name: str) -> Any:

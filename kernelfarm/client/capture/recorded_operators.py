@@ -44,6 +44,7 @@ that is referred to elsewhere, and so would add a `detach` to the graph.
 _DETACH = torch.ops.aten.detach.default
 _LIFT = torch.ops.aten.lift_fresh.default
 _LIFT_COPY = torch.ops.aten.lift_fresh_copy.default
+_ITEM = torch.ops.aten._local_scalar_dense.default
 _HAS_WRONG_SCHEMA = torch.ops.aten.native_batch_norm.default
 
 
@@ -56,7 +57,7 @@ class LongWayError(Exception):
 
 
 def size_of_trace() -> None:
-    """The target of a node that stands for a symbolic size, which its metadata state."""
+    """The target of a node that stands for a symbolic size or float, which its metadata state."""
     raise NotImplementedError("a recorded graph cannot be called")
 
 
@@ -104,6 +105,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         self._value_counts: Counter[int] = Counter()
         self._sizes: dict[Any, fx.Node] = {}
         self._written_memory: set[int] = set()
+        self._layouts: set[tuple[Any, ...]] = set()
 
     def add_input(self, value: Any) -> None:
         """Adds a placeholder, named as AOT Autograd names it."""
@@ -120,9 +122,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         """Adds the output node, and removes what no output needs; in the fake mode of the run."""
         if self._sizes:
             # After its second run, AOT Autograd has read the memory format of each value, too.
+            read: set[tuple[Any, ...]] = set()
             for node in self.graph.nodes:
-                if isinstance(node.meta.get("val"), Tensor):
-                    _extract_tensor_metadata(node.meta["val"])
+                value = node.meta.get("val")
+                if isinstance(value, Tensor) and _is_new(_layout_of(value), read):
+                    _extract_tensor_metadata(value)
         self.graph.output([self._argument(item) for item in outputs])
         self.graph.eliminate_dead_code()
 
@@ -140,6 +144,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         """
         kwargs = kwargs or {}
         facts = _facts_of(func)
+        if func is _ITEM and self._is_float_input(args[0]):
+            return self._run(facts, args, kwargs)
         if facts.refusal is not None:
             raise LongWayError(facts.refusal)
         if facts.is_query:
@@ -162,7 +168,10 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         node = self._add(facts.functional, facts.name, self._arguments(args), kwargs)
         if not isinstance(result, Tensor):
             node.meta["val"] = result
-            self._note_items(result, node)
+            if isinstance(result, torch.SymFloat):
+                self._sizes[result.node.expr] = node
+            elif isinstance(result, Sequence):
+                self._note_items(result, node)
             return result
         # Nothing else may refer to what a function that makes tensors returns; see `_RECORDED`.
         node.meta["val"] = _DETACH(result) if facts.makes_memory else result
@@ -218,7 +227,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
                 self._note(item, picked)
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
-        if self._sizes:
+        # The layers of a deep model repeat layouts; a layout that was read adds no more guards.
+        if self._sizes and _is_new(_layout_of(tensor), self._layouts):
             read_layout(tensor)
         if any(isinstance(e, torch.SymInt) and depends_on_data(e.node.expr) for e in tensor.shape):
             raise LongWayError("sizes that depend on data")
@@ -231,6 +241,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             # AOT Autograd makes such a view again where it is used.
             raise LongWayError("a view of a value that was written")
         self._value_counts[memory] += 1
+
+    def _is_float_input(self, tensor: Tensor) -> bool:
+        """True for an input by which Dynamo passes a float that varies."""
+        is_input = self._record_of(tensor).node.op == "placeholder"
+        return is_input and not tensor.dim() and tensor.dtype is torch.float64
 
     def _record_of(self, tensor: Tensor) -> _Record:
         record: _Record | None = getattr(tensor, _RECORDED, None)
@@ -252,14 +267,17 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             return [self._argument(item) for item in value]
         if isinstance(value, tuple):
             return self._arguments(value)
-        if isinstance(value, torch.SymFloat | torch.SymBool):
-            raise LongWayError("symbolic floats")  # AOT Autograd makes tensors of them
-        return self._size(value) if isinstance(value, torch.SymInt) else value
+        if isinstance(value, torch.SymBool):
+            raise LongWayError("symbolic conditions")
+        return self._size(value) if isinstance(value, torch.SymInt | torch.SymFloat) else value
 
-    def _size(self, value: torch.SymInt) -> fx.Node:
+    def _size(self, value: torch.SymInt | torch.SymFloat) -> fx.Node:
         expr = value.node.expr
         if expr not in self._sizes:
-            node = self.graph.create_node("call_function", size_of_trace, name="size")
+            # AOT Autograd's floats are computed by nodes, which keep the symbols in the graph.
+            symbols = expr.free_symbols if isinstance(value, torch.SymFloat) else ()
+            used = tuple(self._sizes[s] for s in sorted(symbols, key=str) if s in self._sizes)
+            node = self.graph.create_node("call_function", size_of_trace, used, name="size")
             node.meta["val"] = value
             self._sizes[expr] = node
         return self._sizes[expr]
@@ -306,6 +324,20 @@ def _functional_variant(func: OpOverload) -> OpOverload | None:
         return None
     is_same = _signature(found) == _signature(func) and not schema_of(found).is_mutable
     return found if is_same else None
+
+
+def _layout_of(tensor: Tensor) -> tuple[Any, ...]:
+    """The sizes, strides and offset of a traced tensor, as numbers and expressions."""
+    numbers = (tensor.dim(), *tensor.shape, *tensor.stride(), tensor.storage_offset())
+    return tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
+
+
+def _is_new(item: tuple[Any, ...], known: set[tuple[Any, ...]]) -> bool:
+    """True the first time; adds the item to those that are known."""
+    if item in known:
+        return False
+    known.add(item)
+    return True
 
 
 def _signature(func: OpOverload) -> list[tuple[str, str]]:

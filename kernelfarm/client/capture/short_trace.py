@@ -23,12 +23,14 @@ from kernelfarm.client.pytorch.private import (
     FakeTensorMode,
     HigherOrderOperator,
     ShapeEnv,
+    TensorifyScalarRestartAnalysis,
     TracingContext,
     _len_torch_dispatch_stack,
     _set_grad_enabled,
     detect_fake_mode,
     enable_python_dispatcher,
     peek_interpreter_stack,
+    tensorify_python_scalars,
     traces_in_other_ways,
 )
 
@@ -56,6 +58,7 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
 
     Raises:
         LongWayError: AOT Autograd must trace the graph.
+        TensorifyScalarRestartAnalysis: Dynamo must trace again, with some floats as constants.
     """
     context = TracingContext.try_get()
     mode = detect_fake_mode(inputs)
@@ -78,7 +81,10 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
             if torch.is_grad_enabled() != had_gradients:
                 raise LongWayError("effects")
             recorder.finish(outputs)
-    except LongWayError:
+            # As AOT Autograd: floats that vary become tensors, or Dynamo makes constants of them.
+            recorded = RecordedModule(recorder.graph, recorder.constants)
+            tensorify_python_scalars(recorded, sizes, mode)  # type: ignore[arg-type] # graph alone
+    except (LongWayError, TensorifyScalarRestartAnalysis):
         raise
     except Exception as error:
         # The long way raises the same error if it is not the fault of the short one.
@@ -86,7 +92,7 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
         raise LongWayError("an error") from error
     finally:
         _set_grad_enabled(had_gradients)
-    return RecordedModule(recorder.graph, recorder.constants)
+    return recorded
 
 
 class _Run(fx.Interpreter):
@@ -135,8 +141,6 @@ def _check_nodes(module: fx.GraphModule, inputs: Sequence[Any]) -> None:
             raise LongWayError("modules")
         if "unbacked_bindings" in node.meta:
             raise LongWayError("sizes that depend on data")
-        if isinstance(node.meta.get("example_value"), torch.SymFloat):
-            raise LongWayError("symbolic floats")  # AOT Autograd asks Dynamo to make them constants
         if node.target in _SWITCHES_GRADIENTS and has_leaves and node.args[:1] != (False,):
             raise LongWayError("gradients")
 

@@ -13,7 +13,7 @@ from kernelfarm.client.packages.checks import GuardFailedError, NotLoadableError
 from kernelfarm.client.packages.shared import Package
 from kernelfarm.client.precompiled.load import LoadingProcess, loading_as
 from kernelfarm.client.programs.tiers import PrefetchedProgram
-from kernelfarm.client.pytorch.private import checked_call, failed_guard
+from kernelfarm.client.pytorch.private import checked_call, drop_unused_trace_log, failed_guard
 from kernelfarm.client.traces.signed_entries import SharedEntry
 
 
@@ -45,6 +45,7 @@ def load_package(
     programs: dict[bytes, PrefetchedProgram] = {}
     if found.prefetched is not None:
         programs[package.key] = found.prefetched
+    drop_unused_trace_log()
     try:
         with loading_as(LoadingProcess(stated, programs)):
             function: Any = torch.compiler.load_compiled_function(

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 def no_collections() -> Iterator[None]:
     """No automatic collection starts in this block, in any thread; later ones find all garbage.
 
-    An import or a package makes thousands of objects, which begin collections that visit every
-    object of PyTorch and of the model: a third of the time of a first call. If the collector is off
-    already, the block changes nothing.
+    An import, a trace or a package makes thousands of objects, which begin collections that visit
+    every object of PyTorch and of the model: a third of the time of a first call. If the collector
+    is off already, the block changes nothing.
     """
     if not gc.isenabled():
         yield

@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     )
     from torch._dynamo.aot_compile_types import SerializableCallable as SerializableCallable
     from torch._dynamo.backends.common import aot_autograd as aot_autograd
+    from torch._dynamo.exc import (
+        TensorifyScalarRestartAnalysis as TensorifyScalarRestartAnalysis,
+    )
     from torch._dynamo.exc import TorchDynamoException as TorchDynamoException
     from torch._dynamo.guards import CheckFunctionManager as CheckFunctionManager
     from torch._dynamo.package import SystemInfo as SystemInfo
@@ -79,6 +82,7 @@ if TYPE_CHECKING:
     from torch._inductor.remote_cache import RemoteFxGraphCache as RemoteFxGraphCache
     from torch._inductor.utils import FORBIDDEN_CUDAGRAPH_OPS as FORBIDDEN_CUDAGRAPH_OPS
     from torch._inductor.utils import count_tangents as count_tangents
+    from torch._logging._internal import trace_structured as trace_structured
     from torch._ops import HigherOrderOperator as HigherOrderOperator
     from torch._ops import OperatorBase as OperatorBase
     from torch._ops import OpOverload as OpOverload
@@ -91,6 +95,9 @@ if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
     from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
     from torch.fx.node import _get_qualified_name as _get_qualified_name
+    from torch.fx.passes._tensorify_python_scalars import (
+        tensorify_python_scalars as tensorify_python_scalars,
+    )
     from torch.fx.passes.shape_prop import _extract_tensor_metadata as _extract_tensor_metadata
     from torch.nn.attention import _backend_from_string as _backend_from_string
     from torch.nn.attention import _sdpa_kernel as _sdpa_kernel
@@ -171,6 +178,12 @@ NAMES: Mapping[str, PrivateName] = {
     "_is_exporting_flag": PrivateName("torch.compiler", "true only while torch.export runs"),
     "mark_dynamic": PrivateName("torch._dynamo", "declares the range of an extent"),
     "TorchDynamoException": PrivateName("torch._dynamo.exc", "what torch.export raises"),
+    "tensorify_python_scalars": PrivateName(
+        "torch.fx.passes._tensorify_python_scalars", "makes tensors of floats that vary"
+    ),
+    "TensorifyScalarRestartAnalysis": PrivateName(
+        "torch._dynamo.exc", "asks Dynamo to make constants of floats"
+    ),
     "_pytree": PrivateName("torch.utils._pytree", "flattens the arguments of exported programs"),
     "_triton": PrivateName("torch.utils._triton", "knows whether Triton has a device"),
     # Captured graphs
@@ -243,6 +256,7 @@ NAMES: Mapping[str, PrivateName] = {
     "CheckFunctionManager": PrivateName(
         "torch._dynamo.guards", "lists the guards that PyTorch cannot store"
     ),
+    "trace_structured": PrivateName("torch._logging._internal", "writes PyTorch's structured log"),
     "SystemInfo": PrivateName("torch._dynamo.package", "the software of a GPU, for packages"),
     # State that traces depend on
     "_len_torch_function_stack": PrivateName(_C, "detects torch function modes"),
@@ -423,6 +437,14 @@ def import_for_packages() -> None:
     import_module("torch._dynamo.aot_compile")
 
 
+def drop_unused_trace_log() -> None:
+    """Lets PyTorch drop the handler of its structured log, unless the log is written.
+
+    It does so at the first record, which would otherwise be all guards of a package as text.
+    """
+    _imported("trace_structured")("kernelfarm_package", expect_trace_id=False)
+
+
 def has_packages() -> bool:
     """True if this PyTorch can make and load packages."""
     return hasattr(torch.compiler, "load_compiled_function")
@@ -457,8 +479,15 @@ def failed_guard(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def storable_guards(guards: Sequence[Any]) -> list[bool]:
-    """For each guard whether PyTorch can store it; packages state what the others would."""
+    """For each guard whether PyTorch can store it; packages state what the others would.
+
+    The guards lose the stacks of the code that they come from: a process that loads them would
+    write these stacks as text, which takes a quarter of its time for guards.
+    """
     refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
+    for guard in guards:
+        for stack in ("stack", "user_stack"):
+            setattr(guard.orig_guard, stack, None)
     return [
         not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
         for guard in guards

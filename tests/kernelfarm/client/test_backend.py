@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -17,8 +18,9 @@ from kernelfarm.errors import CallerError, UnavailableError
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
 
 
-def compiled(function, **options):
-    return torch.compile(function, backend="kernelfarm", options={"strict": True, **options})
+def compiled(function, *, dynamic=None, **options):
+    stated = {"strict": True, **options}
+    return torch.compile(function, backend="kernelfarm", dynamic=dynamic, options=stated)
 
 
 def test_the_backend_is_found_without_importing_kernelfarm(endpoint):
@@ -58,6 +60,45 @@ def test_counters_and_debug_logs_state_how_each_graph_was_traced(endpoint, caplo
     found = counters.snapshot()
     assert (found["traced.short"], found[f"traced.long.{reason}"]) == (1, 1)
     assert any(reason in record.getMessage() for record in caplog.records)
+
+
+def test_floats_that_vary_and_those_that_cannot_need_no_second_run(endpoint, requests_made):
+    def scaled(x, factor, scale):
+        attended = torch.nn.functional.scaled_dot_product_attention(x, x, x, scale=scale)
+        return attended * (2 * factor + 1) + factor
+
+    counters.reset()
+    x = torch.randn(2, 3, 6, 4)
+    fast = compiled(scaled, dynamic=True)
+    for factor, length in ((0.37, 6), (-1.25, 6), (2.5, 5)):
+        args = (x[:, :, :length].contiguous(), factor, 0.5)
+        torch.testing.assert_close(fast(*args), scaled(*args))
+    found = counters.snapshot()
+    assert found["traced.short"] == len(requests_made) == 1
+    assert not any(name.startswith("traced.long") for name in found)
+
+
+def test_no_garbage_is_collected_while_a_graph_is_traced(endpoint):
+    collected = []
+
+    def note(_phase, _info):
+        frame, names = sys._getframe(), set()
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        collected.append(bool(names & {"short_trace", "capture"}))
+
+    before, x = gc.get_threshold(), torch.randn(6, 4)
+    gc.callbacks.append(note)
+    try:
+        gc.set_threshold(1)
+        torch.testing.assert_close(compiled(lambda x: x.sinh() + 3)(x), x.sinh() + 3)
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(note)
+    assert collected
+    assert not any(collected)
+    assert gc.isenabled()
 
 
 @pytest.fixture

@@ -50,8 +50,6 @@ def test_models_have_the_same_graphs_keys_and_guards_in_both_ways(name: str, siz
     options = {}
     if sizes == "varying":
         options["dynamic"] = True
-        # Its interpolation multiplies by a float that is computed from a size.
-        expected = "symbolic floats" if name == "unet" else expected
     # Without `specialize_float`, varying sizes mean varying settings of modules, too.
     with torch.no_grad(), torch._dynamo.config.patch(specialize_float=True):
         assert refusals(source.model, *source.args, **options) == [expected]
@@ -228,6 +226,35 @@ def test_sizes_that_depend_on_data_are_refused() -> None:
     assert outcome.refusal == "sizes that depend on data"
 
 
-def test_floats_that_vary_are_refused() -> None:
-    (outcome,) = short_way(lambda x, factor: x * factor, torch.randn(4), 0.37, dynamic=True)
-    assert outcome.refusal == "symbolic floats"
+VARYING_FLOATS: dict[str, Callable[[torch.Tensor, float], Any]] = {
+    "a factor": lambda x, f: x * f,
+    "a factor of a half type": lambda x, f: x.bfloat16() * f,
+    "a computed float": lambda x, f: x / (2 * f + 1) - f,
+    "a float and a size": lambda x, f: x * (f * x.shape[0]),
+    "a condition on values": lambda x, f: (x > f, x + 1),
+    "a filled tensor": lambda x, f: torch.full((4,), f) + x,
+    "a constant of an operator": lambda x, f: F.gelu(x) + F.leaky_relu(x, f),
+    "two floats in one operator": lambda x, f: x.clamp(-f, 2 * f),
+    "an extent": lambda x, f: x.sum() + torch.ones(int(f * 10)),
+    "a choice": lambda x, f: x * f if f > 0.2 else x,
+    "an unused float": lambda x, f: x.relu(),
+    "a write": lambda x, f: (x + 1).mul_(f),
+    "a float that is returned": lambda x, f: (x * f, f),
+    "an exponent": lambda x, f: x.abs().pow(f),
+    "attention": lambda x, f: F.scaled_dot_product_attention(*[x.view(1, 1, 2, 2)] * 3, scale=f),
+}
+
+
+@pytest.mark.parametrize("name", VARYING_FLOATS)
+def test_floats_that_vary_become_what_aot_autograd_makes_of_them(name: str) -> None:
+    with torch.no_grad():
+        assert refusals(VARYING_FLOATS[name], torch.randn(4), 0.37, dynamic=True) == [""]
+
+
+@pytest.mark.parametrize(
+    "name", [n if n == "llama" else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
+)
+def test_models_whose_settings_vary_have_the_same_graphs_keys_and_guards(name: str) -> None:
+    source = MODELS[name]()
+    with torch.no_grad():
+        assert refusals(source.model, *source.args, dynamic=True) == [LONG.get(name, "")]

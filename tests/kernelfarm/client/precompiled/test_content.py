@@ -84,6 +84,23 @@ def test_a_package_knows_the_weights_that_a_recording_reads_in_place(
     assert counters.snapshot()["cuda_graphs.not_recorded.device"] == 1
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_graph_for_a_package_takes_one_run(
+    dynamic: bool, endpoint: str, fresh_backend: None
+) -> None:
+    model, x = Projection(), numbers(5, 4)  # no other test has stored its trace
+    counters.reset()
+    with torch.no_grad():
+        compiled = torch.compile(model, backend="kernelfarm", fullgraph=True, dynamic=dynamic)
+        made = compiled.forward.aot_compile(((x,), {}))
+        package = type(made).serialize(made).serialized_data
+        found = counters.snapshot()
+        assert (found["traced.short"], found["precompiled.made"]) == (1, 1)
+        assert not any(name.startswith("traced.long") for name in found)
+        loaded = torch.compiler.load_compiled_function(io.BytesIO(package))
+        torch.testing.assert_close(loaded(model, x), model(x))
+
+
 def test_the_trace_in_a_package_runs_eager(package: bytes) -> None:
     graph = PrecompiledGraph.from_bytes(content_of(package))
     run = CapturedGraphRunner(from_bytes(graph.trace).captured(torch.device("cpu")))
