@@ -8,7 +8,7 @@ from kernelfarm.ir.contractions import find_contraction, statement_axes
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from tests.support.loop_kernels import emitter_shapes
-from tests.support.product_kernels import gated, linear, scaled
+from tests.support.product_kernels import batched, gated, linear, scaled, sliced
 
 
 def changed(kernel: Kernel, *replacements: tuple[str, str]) -> Kernel:
@@ -34,6 +34,29 @@ def test_products_of_one_kernel_share_a_factor() -> None:
     found = find_contraction(gated(8, 16, 32))
     assert found is not None
     assert [(s.left, s.right) for s in found.sums] == [(0, 2), (0, 6)]
+
+
+def test_axes_of_both_factors_are_batches() -> None:
+    found = find_contraction(batched(2, 3, 8, 16, 32))
+    assert found is not None
+    assert [axis.name for axis in found.batches] == ["d0", "d1"]
+    assert [axis.name for axis in (*found.rows, *found.columns)] == ["d2", "d3"]
+
+
+def test_the_columns_are_those_of_the_last_axis_that_is_no_batch_s() -> None:
+    order = ("for d0 in 3\nfor d1 in 8\nfor d2 in 16", "for d1 in 8\nfor d2 in 16\nfor d0 in 3")
+    found = find_contraction(changed(sliced(3, 8, 16, 32), order))
+    assert found is not None
+    assert [axis.name for axis in found.columns] == ["d2"]
+    assert (found.sums[0].left, found.sums[0].right) == (0, 2)
+
+
+def test_an_axis_of_no_factor_is_none_of_a_product() -> None:
+    """The sum would be repeated over it."""
+    repeated = changed(
+        sliced(3, 8, 16, 32), ("load in0[32*d0", "load in0[32"), ("load in1[512*d0", "load in1[512")
+    )
+    assert find_contraction(repeated) is None
 
 
 def test_the_last_axis_of_the_kernel_is_a_column() -> None:

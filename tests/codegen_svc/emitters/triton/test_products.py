@@ -17,7 +17,7 @@ from kernelfarm.ir.contractions import Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, all_targets, target_facts
 from tests.support.goldens import assert_golden_file
-from tests.support.product_kernels import gated, linear, scaled
+from tests.support.product_kernels import batched, gated, linear, scaled, sliced
 from tests.support.traffic_kernels import batch_norm_relu
 from tests.support.triton_cases import expected, interpreter_case, random_buffers
 from tests.support.triton_interpreter import run_interpreted
@@ -45,7 +45,13 @@ CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (gated(40, 17, 64, "f16"), {}, tile(32, 32, 64)),
     (scaled(37, "f16"), {"s0": 19}, tile(16, 32, 16)),
     (scaled(32, "f16"), {"s0": 1}, tile(16, 16, 16, 64)),
+    (sliced(3, 20, 40, 24), {}, tile(16, 32, 16)),
+    (sliced(2, 5, 32, 32, "f16"), {}, tile(16, 16, 32, 64)),
+    (batched(2, 3, 20, 24, 32), {}, tile(16, 32, 16)),
 ]
+
+
+ROUNDING = {DType.BF16: 2**-8, DType.F16: 2**-11, DType.F32: 2**-19}
 
 
 def test_products_in_tiles_equal_the_loop_interpreter() -> None:
@@ -62,9 +68,8 @@ def test_products_in_tiles_equal_the_loop_interpreter() -> None:
         assert not isinstance(result, str), result
         reference = expected(kernel, given, sizes)["out0"].astype(np.float64)
         got = result[-1].astype(np.float64)
-        is_bf16 = kernel.params[-1].dtype is DType.BF16
         # The sums differ in order, and so at most by one rounding to 16 bits.
-        allowed = (2**-8 if is_bf16 else 2**-11) * np.maximum(np.abs(reference), 1)
+        allowed = ROUNDING[kernel.params[-1].dtype] * np.maximum(np.abs(reference), 1)
         assert (np.abs(got - reference) <= 2 * allowed).all(), kernel.name
 
 
@@ -88,6 +93,7 @@ def test_factors_are_masked_where_points_are_past_the_end() -> None:
 def test_a_program_computes_a_tile_of_results() -> None:
     assert program_count(linear(50, 70, 45), tile(16, 32, 16)).as_int() == 4 * 3
     assert str(program_count(scaled(32), tile(16, 32, 16))) == "2*((s0 + 15)//16)"
+    assert program_count(sliced(3, 50, 70, 45), tile(16, 32, 16)).as_int() == 3 * 4 * 3
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda facts: facts.name)
