@@ -164,7 +164,7 @@ def _batch_lines(batches: tuple[Axis, ...], program: str) -> list[str]:
     for axis in batches:
         count, inner = inner, inner // axis.extent.as_int()
         within = "batch" if axis is batches[0] else f"batch % {count}"
-        lines.append(f"{axis.name} = {within} // {inner}" if inner > 1 else f"{axis.name} = {within}")
+        lines.append(f"{axis.name} = {within}" + (f" // {inner}" if inner > 1 else ""))
     return lines
 
 

@@ -59,7 +59,7 @@ def chosen(rows, target=V4, dtype=DType.F32, n=2048, k=2048, op="aten.mm.default
     transposed = make.add("permute", weight, dims=(1, 0))
     result = tensor_with_strides(rows, n, dtype=dtype)
     (y,) = make.add_extern(op, 0, [x, transposed], [result], is_contraction=True)
-    return y in choose_products(make.returning(y), target).weights
+    return y in choose_products(make.returning(y), target).by_result
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> 
 
 def test_a_weight_whose_columns_are_contiguous_is_the_library_s() -> None:
     plain = TWO_LAYERS.replace('@[1024, 1] = input "w"', '@[1, 1024] = input "w"')
-    assert choose_products(parse_graph(TWO_LAYERS), V4).weights
-    assert not choose_products(parse_graph(plain), V4).weights
+    assert choose_products(parse_graph(TWO_LAYERS), V4).by_result
+    assert not choose_products(parse_graph(plain), V4).by_result
 
 
 def test_a_product_by_a_weight_that_is_not_transposed_is_the_library_s() -> None:
     plain = TWO_LAYERS.replace("extern(%0, %3;", "extern(%0, %1;")
-    assert list(choose_products(parse_graph(TWO_LAYERS), V4).weights) == [4]
-    assert not choose_products(parse_graph(plain), V4).weights
+    assert list(choose_products(parse_graph(TWO_LAYERS), V4).by_result) == [4]
+    assert not choose_products(parse_graph(plain), V4).by_result
 
 
 def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
@@ -101,7 +101,7 @@ def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
         TWO_LAYERS.replace("%0: f32[4, 1024]@[1024, 1]", "%0: f32[4096]@[1]"),
         TWO_LAYERS.replace("extern(%0, %3;", "extern(%3;"),
     ):
-        assert not choose_products(parse_graph(wrong), V4).weights
+        assert not choose_products(parse_graph(wrong), V4).by_result
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64"])
