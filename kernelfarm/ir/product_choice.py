@@ -14,3 +14,8 @@ class ProductChoice(enum.Enum):
     AUTO = "auto"
     LIBRARY = "library"
     OWN = "own"
+
+
+def product_pairs(choice: ProductChoice) -> tuple[tuple[str, str], ...]:
+    """The choice as pairs of text in a program's key; none by default, so that old keys stay."""
+    return () if choice is ProductChoice.AUTO else (("products", choice.value),)

@@ -7,8 +7,10 @@ import pytest
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.text import parse_graph
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import TargetFacts, target_facts
+from optimizer_svc.ir.products import Product
 from optimizer_svc.passes.choose_products import choose_products
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -116,3 +118,109 @@ def test_hopper_computes_up_to_16_rows_by_kernels() -> None:
     assert chosen(4, hopper, DType.BF16, 1024, 4096)
     assert not chosen(4, hopper, DType.BF16, 512, 768)
     assert not chosen(4, hopper, DType.F32, 4096, 4096)
+
+
+BIASED = """\
+graph prims 1
+%0: bf16[1024]@[1] = input "bias"
+%1: bf16[4, 2048]@[2048, 1] = input "x"
+%2: bf16[1024, 2048]@[2048, 1] = input "w"
+%3: bf16[2048, 1024] = permute(%2; dims=[1, 0]) from [0]
+%4: bf16[4, 1024]@[1024, 1] = extern(%0, %1, %3; is_contraction=true, is_unscaled=true, node=1, op="aten.addmm.default") from [1]
+return %4: bf16[4, 1024]@[1024, 1]
+"""
+HOPPER = target_facts("cuda:sm_90a")
+
+
+def by_kernels(
+    text: str, target: TargetFacts = HOPPER, choice: ProductChoice = ProductChoice.AUTO
+) -> list[Product]:
+    """The products of a graph that kernels compute."""
+    return list(choose_products(parse_graph(text), target, choice).by_result.values())
+
+
+def test_a_bias_is_added_by_the_kernels_of_a_gpu() -> None:
+    (found,) = by_kernels(BIASED)
+    assert (found.x, found.weight, found.bias) == (1, 2, 0)
+    assert not by_kernels(BIASED, V4)
+
+
+def test_a_sum_that_may_be_scaled_is_the_library_s() -> None:
+    """A graph does not show `beta` and `alpha`."""
+    scaled = BIASED.replace("is_unscaled=true, ", "")
+    found = choose_products(parse_graph(scaled), HOPPER, ProductChoice.OWN)
+    assert not found.by_result
+    assert found.notes == ("products by the framework: 1 that scale the product or what they add",)
+
+
+def test_a_sum_with_another_shape_is_no_bias() -> None:
+    assert not by_kernels(BIASED.replace("bf16[1024]@[1]", "bf16[1, 1024]@[1024, 1]"))
+
+
+def test_the_request_decides_about_products() -> None:
+    text = BIASED.replace("[4, ", "[40, ")
+    assert by_kernels(text, choice=ProductChoice.OWN)
+    assert not by_kernels(BIASED, choice=ProductChoice.LIBRARY)
+    ampere = target_facts("cuda:sm_80")
+    assert by_kernels(text, ampere, ProductChoice.OWN)
+    assert not by_kernels(text, ampere)
+    many = BIASED.replace("[4, ", "[65, ")
+    assert not by_kernels(many, ampere, ProductChoice.OWN)
+
+
+def test_the_request_s_choice_is_the_reason_in_the_report() -> None:
+    graph = parse_graph(BIASED)
+    (own,) = choose_products(graph, HOPPER, ProductChoice.OWN).notes
+    assert own == "product: 4 x 1024 (node 1) by a kernel: the request asks for kernels"
+    (library,) = choose_products(graph, HOPPER, ProductChoice.LIBRARY).notes
+    assert library == "products by the framework: 1 because the request asks for the library"
+
+
+def test_a_weight_may_have_contiguous_columns() -> None:
+    columns = """\
+graph prims 1
+%0: f16[4, 2048]@[2048, 1] = input "x"
+%1: f16[2048, 1024]@[1024, 1] = input "w"
+%2: f16[4, 1024]@[1024, 1] = extern(%0, %1; is_contraction=true, node=1, op="aten.mm.default") from [1]
+return %2: f16[4, 1024]@[1024, 1]
+"""
+    (found,) = by_kernels(columns, choice=ProductChoice.OWN)
+    assert found.has_columns
+    assert not by_kernels(columns, V4, ProductChoice.OWN)
+    turned = columns.replace("@[1024, 1] = input", "@[1, 2048] = input")
+    assert not by_kernels(turned, choice=ProductChoice.OWN)
+
+
+GELU = BIASED.replace(
+    "return %4: bf16[4, 1024]@[1024, 1]",
+    """\
+%5: f32[4, 1024] = convert(%4; dtype=f32)
+%6: f32[4, 1024] = tanh(%5)
+%7: bf16[4, 1024] = convert(%6; dtype=bf16)
+return %7: bf16[4, 1024]@[1024, 1]""",
+)
+
+
+def test_a_kernel_that_is_saved_counts_as_time_of_the_library() -> None:
+    def notes(text: str) -> str:
+        return choose_products(parse_graph(text), HOPPER).notes[0]
+
+    assert "for a kernel after it" not in notes(BIASED)
+    assert "1 for the framework and 2.00 for a kernel after it" in notes(GELU)
+    reduced = GELU.replace("[4, 1024] = tanh(%5)", "[4] = sum(%5; dims=[1])").replace(
+        "bf16[4, 1024] = convert(%6; dtype=bf16)\nreturn %7: bf16[4, 1024]@[1024, 1]",
+        "bf16[4] = convert(%6; dtype=bf16)\nreturn %7: bf16[4]@[1]",
+    )
+    assert "for a kernel after it" not in notes(reduced)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "slices"),
+    [(16, 1024, 4096, 1), (17, 1024, 4096, 8), (64, 4096, 4096, 2), (64, 4096, 1000, 1)],
+)
+def test_sums_of_many_rows_are_split_where_tiles_are_few(
+    rows: int, n: int, k: int, slices: int
+) -> None:
+    text = BIASED.replace("1024", "N").replace("2048", "K").replace("[4, ", f"[{rows}, ")
+    (found,) = by_kernels(text.replace("N", str(n)).replace("K", str(k)), choice=ProductChoice.OWN)
+    assert found.slices == slices
