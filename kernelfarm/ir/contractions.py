@@ -7,6 +7,9 @@ one does, and batch axes those over which both do. So a tile of results needs a 
 matrix and a few columns of the other, and a chip's instructions for matrices compute it. Slices of
 a sum that is split are batches, too. Several sums of one kernel may share a factor. What is
 computed before a sum belongs to a factor, what is computed after it to the tile of results.
+
+A vector by a matrix has no rows. It is a contraction if the matrix has contiguous columns; a row of
+a matrix with contiguous rows is a row to reduce like any other.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.loop_ir import (
     Axis,
     Compute,
@@ -49,7 +53,7 @@ class Contraction:
 
     Left factors vary over `rows`, right ones over `columns`, both over `batches`, each in the
     kernel's order. The extents of batches are constant. `axes_of` has the axes over which each
-    statement varies.
+    statement varies. `has_columns`: elements of right factors are adjacent along the last column.
     """
 
     rows: tuple[Axis, ...]
@@ -57,11 +61,12 @@ class Contraction:
     sums: tuple[ProductSum, ...]
     axes_of: tuple[frozenset[str], ...]
     batches: tuple[Axis, ...] = ()
+    has_columns: bool = False
 
 
 def find_contraction(kernel: Kernel) -> Contraction | None:
     """The kernel's rows, columns and sums; None if it is no product of matrices."""
-    if not kernel.reduction or len(kernel.outer) < 2 or not all(map(_is_usual, kernel.body)):
+    if not kernel.reduction or not kernel.outer or not all(map(_is_usual, kernel.body)):
         return None
     axes_of = statement_axes(kernel)
     reduced = frozenset(axis.name for axis in kernel.reduction)
@@ -71,7 +76,8 @@ def find_contraction(kernel: Kernel) -> Contraction | None:
         return None
     left, right = axes_of[sums[0].left] - reduced, axes_of[sums[0].right] - reduced
     rows, columns, batches = left - right, right - left, left & right
-    if not rows or not columns or len(left | right) < len(kernel.outer):
+    has_columns = all(_is_adjacent_along(kernel, columns, found.right) for found in sums)
+    if not columns or not (rows or has_columns) or len(left | right) < len(kernel.outer):
         return None
     for found in sums:
         if axes_of[found.left] != left | reduced or axes_of[found.right] != right | reduced:
@@ -84,11 +90,25 @@ def find_contraction(kernel: Kernel) -> Contraction | None:
         sums=sums,
         axes_of=axes_of,
         batches=_axes(kernel, batches),
+        has_columns=has_columns,
     )
 
 
 def _axes(kernel: Kernel, names: frozenset[str]) -> tuple[Axis, ...]:
     return tuple(axis for axis in kernel.outer if axis.name in names)
+
+
+def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> bool:
+    """True if elements that a factor is computed from are adjacent along the last column."""
+    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in columns), "")
+    needed, pending = set[int](), [factor]
+    while pending:
+        number = pending.pop()
+        if number not in needed:
+            needed.add(number)
+            pending.extend(operands_of(kernel.body[number]))
+    loads = (s for n in needed if isinstance(s := kernel.body[n], Load))
+    return any(load.index.coefficient_of(last) is ONE for load in loads)
 
 
 def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductSum, ...]:

@@ -145,3 +145,28 @@ reduce r0 in {summed}
   %6: bf16 = convert %5
   store out0[{second * result}*d0 + {result}*d1 + {columns}*d2 + d3] = %6
 """)
+
+
+def vector(columns: int, summed: int) -> Kernel:
+    """GELU's tanh of x (summed) by a weight (summed, columns), plus a bias."""
+    return parse_kernel(f"""\
+kernel vector
+param in in0: bf16[{summed}]
+param in in1: bf16[{columns * summed}]
+param in in2: bf16[{columns}]
+param out out0: bf16[{columns}]
+for d0 in {columns}
+reduce r0 in {summed}
+  %0: bf16 = load in0[r0]
+  %1: f32 = convert %0
+  %2: bf16 = load in1[d0 + {columns}*r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: bf16 = load in2[d0]
+  %7: f32 = convert %6
+  %8: f32 = add %5, %7
+  %9: f32 = tanh %8
+  %10: bf16 = convert %9
+  store out0[d0] = %10
+""")

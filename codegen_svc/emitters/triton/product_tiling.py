@@ -53,7 +53,7 @@ def shared_bytes(found: Contraction, tiling: Tiling) -> int:
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
-    rows, columns = static_numel(found.rows), static_numel(found.columns)
+    rows, columns = static_numel(found.rows), static_numel((*found.batches, *found.columns))
     is_few = rows is not None and rows <= _FEW_ROWS
     xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
     rblock, kblock, stages = _side(columns, _SIDE), _POINTS, _STAGES
@@ -65,7 +65,6 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
         if xblock <= _MIN_SIDE:
             rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
         kblock = _NARROW_TILE_POINTS if rblock <= _NARROW_TILE_COLUMNS else _FEW_ROW_POINTS
-        stages = _STAGES if xblock <= _MIN_SIDE else _STAGES - 1
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))

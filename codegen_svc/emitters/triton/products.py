@@ -194,7 +194,12 @@ def _loop_lines(product: _Product) -> list[str]:
         *drop_unused_axes(_side_lines(product, product.right, rights), _FLATS),
         *(_dot_line(product, s) for s in product.found.sums),
     ]
-    return [*zeros, "for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
+    ends = []
+    if not product.found.rows:  # all rows of a tile are equal
+        totals = [block.names[s.number] for s in product.found.sums]
+        ends = [f"{t} = tl.sum(tl.where(xindex == 0, {t}, 0.0), 0)[None, :]" for t in totals]
+    loop = ["for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
+    return [*zeros, *loop, *ends]
 
 
 def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str]:
@@ -226,6 +231,8 @@ def _dot_line(product: _Product, product_sum: ProductSum) -> str:
     left, right, total = (
         names[n] for n in (product_sum.left, product_sum.right, product_sum.number)
     )
+    if not product.found.rows:
+        left = f"tl.broadcast_to({left}, [XBLOCK, KBLOCK])"
     return f"{total} = tl.dot({left}, {right}, {total})"
 
 

@@ -8,7 +8,7 @@ from kernelfarm.ir.contractions import find_contraction, statement_axes
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from tests.support.loop_kernels import emitter_shapes
-from tests.support.product_kernels import batched, gated, linear, scaled, sliced
+from tests.support.product_kernels import batched, gated, linear, scaled, sliced, vector
 
 
 def changed(kernel: Kernel, *replacements: tuple[str, str]) -> Kernel:
@@ -34,6 +34,16 @@ def test_products_of_one_kernel_share_a_factor() -> None:
     found = find_contraction(gated(8, 16, 32))
     assert found is not None
     assert [(s.left, s.right) for s in found.sums] == [(0, 2), (0, 6)]
+
+
+def test_a_vector_by_a_matrix_of_contiguous_columns_has_no_rows() -> None:
+    kernel = vector(16, 32)
+    found = find_contraction(kernel)
+    assert found is not None
+    assert (found.rows, found.has_columns) == ((), True)
+    turned = changed(kernel, ("load in1[d0 + 16*r0]", "load in1[32*d0 + r0]"))
+    assert find_contraction(turned) is None
+    assert find_contraction(linear(8, 16, 32)) is not None
 
 
 def test_axes_of_both_factors_are_batches() -> None:
