@@ -5,8 +5,8 @@ farm. Each arm is a replay of a CUDA graph in which copies of the weights take t
 come from memory: `own` (kernels compute the products), `library` (the plan calls the framework's
 library, and kernels compute what follows), eager, and Inductor.
 
-Usage: python -m benchmarks.products build FOLDER [--target T]
-       python -m benchmarks.products run FOLDER [--no-inductor]
+Usage: python -m benchmarks.products build FOLDER [--target T] [--rows M ...]
+       python -m benchmarks.products run FOLDER [--rows M ...] [--no-inductor]
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,38 +102,39 @@ def main() -> int:
     parser.add_argument("command", choices=("build", "run"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
     with torch._dynamo.config.patch(limits), torch.no_grad():
         if options.command == "build":
-            return _build(options.folder, options.target)
-        return _run(options.folder, with_inductor=not options.no_inductor)
+            return _build(options.folder, options.target, options.rows)
+        return _run(options.folder, options.rows, with_inductor=not options.no_inductor)
 
 
-def _build(folder: Path, target: str) -> int:
+def _build(folder: Path, target: str, rows: Sequence[int]) -> int:
     """Fills the folder; the exit status is 1 if a program did not compile."""
     folder.mkdir(parents=True, exist_ok=True)
     options = [CompileOptions(products=choice) for choice in _CHOICES.values()]
-    prepared = prepare(_captured(), folder, target, {}, options)
+    prepared = prepare(_captured(rows), folder, target, {}, options)
     for name, failure in prepared.failures.items():
         print(f"{name}: {failure}")
     return 1 if prepared.failures else 0
 
 
-def _captured() -> Iterator[tuple[str, list[Graph]]]:
-    for name, program, rows in _cases():
+def _captured(rows: Sequence[int]) -> Iterator[tuple[str, list[Graph]]]:
+    for name, program, m in _cases(rows):
         found: list[CapturedGraph] = []
-        copies = _operands(program, rows, "cpu", has_values=False)
+        copies = _operands(program, m, "cpu", has_values=False)
         _compiled(program, recording(found, runs=False))(*next(copies))
         yield name, [captured.graph for captured in found]
 
 
-def _cases() -> Iterator[tuple[str, Program, int]]:
+def _cases(rows: Sequence[int]) -> Iterator[tuple[str, Program, int]]:
     for name, program in PROGRAMS.items():
-        for rows in ROWS:
-            yield f"{name}, {rows}", program, rows
+        for m in rows:
+            yield f"{name}, {m}", program, m
 
 
 def _operands(
@@ -155,14 +156,14 @@ def _compiled(program: Program, backend: Any, options: Any = None) -> Layer:
     return compiled
 
 
-def _run(folder: Path, *, with_inductor: bool) -> int:
+def _run(folder: Path, rows: Sequence[int], *, with_inductor: bool) -> int:
     print(torch.cuda.get_device_name(), torch.__version__)
     print("program, rows: microseconds of eager; eager / arm, error of own / error of eager")
     failures = 0
     with offline(folder):
-        for name, program, rows in _cases():
+        for name, program, m in _cases(rows):
             try:
-                print(_line(name, program, rows, with_inductor=with_inductor), flush=True)
+                print(_line(name, program, m, with_inductor=with_inductor), flush=True)
             except Exception as error:  # a case that fails is one row of the table
                 failures += 1
                 text = "".join(traceback.format_exception_only(error)).strip()
