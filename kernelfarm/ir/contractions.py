@@ -99,7 +99,11 @@ def _axes(kernel: Kernel, names: frozenset[str]) -> tuple[Axis, ...]:
 
 
 def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> bool:
-    """True if elements that a factor is computed from are adjacent along the last column."""
+    """True if a factor's elements are adjacent along the last column, and not along the sums.
+
+    A scale of each column does not matter: it is no matrix.
+    """
+    reduced = {axis.name for axis in kernel.reduction}
     last = next((axis.name for axis in reversed(kernel.outer) if axis.name in columns), "")
     needed, pending = set[int](), [factor]
     while pending:
@@ -108,7 +112,8 @@ def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> 
             needed.add(number)
             pending.extend(operands_of(kernel.body[number]))
     loads = (s for n in needed if isinstance(s := kernel.body[n], Load))
-    return any(load.index.coefficient_of(last) is ONE for load in loads)
+    matrices = [load for load in loads if not reduced.isdisjoint(load.index.symbols)]
+    return all(load.index.coefficient_of(last) is ONE for load in matrices)
 
 
 def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductSum, ...]:

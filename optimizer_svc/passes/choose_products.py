@@ -20,6 +20,7 @@ from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
+from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
@@ -126,9 +127,8 @@ class _Chooser:
 
     def _note(self, node: Node, by: str, reason: str) -> None:
         rows, columns = node.types[0].shape
-        self._notes[f"product: {rows} x {columns} (node {node.attr('node')}) by {by}: {reason}"] = (
-            None
-        )
+        text = f"product: {rows} x {columns} (node {node.attr('node')}) by {by}: {reason}"
+        self._notes[text] = None
 
 
 def _kernels_refuse(
@@ -142,6 +142,8 @@ def _kernels_refuse(
         return Refused(f"of {weight.dtype.value}, for which the target has no kernels")
     if not all(extent.is_constant for extent in (rows, *weight.shape)):
         return Refused("of varying sizes")
+    if is_empty((rows, *weight.shape)):
+        return Refused("without terms or results")
     return Refused(f"of more than {most} rows") if rows.constant > most else None
 
 

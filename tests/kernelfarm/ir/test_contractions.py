@@ -43,7 +43,32 @@ def test_a_vector_by_a_matrix_of_contiguous_columns_has_no_rows() -> None:
     assert (found.rows, found.has_columns) == ((), True)
     turned = changed(kernel, ("load in1[d0 + 16*r0]", "load in1[32*d0 + r0]"))
     assert find_contraction(turned) is None
-    assert find_contraction(linear(8, 16, 32)) is not None
+
+
+def test_scales_of_columns_do_not_make_a_matrix_of_contiguous_columns() -> None:
+    quantized = parse_kernel("""\
+kernel quantized
+param in in0: bf16[32]
+param in in1: i8[512]
+param in in2: f32[16]
+param out out0: f32[16]
+for d0 in 16
+reduce r0 in 32
+  %0: bf16 = load in0[r0]
+  %1: f32 = convert %0
+  %2: i8 = load in1[32*d0 + r0]
+  %3: f32 = convert %2
+  %4: f32 = load in2[d0]
+  %5: f32 = mul %3, %4
+  %6: bf16 = convert %5
+  %7: f32 = convert %6
+  %8: f32 = mul %1, %7
+  %9: f32 = sum %8
+  store out0[d0] = %9
+""")
+    assert find_contraction(quantized) is None
+    columns = changed(quantized, ("load in1[32*d0 + r0]", "load in1[d0 + 16*r0]"))
+    assert find_contraction(columns) is not None
 
 
 def test_axes_of_both_factors_are_batches() -> None:

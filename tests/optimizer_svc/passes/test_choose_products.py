@@ -168,6 +168,12 @@ def test_the_request_decides_about_products() -> None:
     assert not by_kernels(many, ampere, ProductChoice.OWN)
 
 
+@pytest.mark.parametrize("size", ["4", "2048", "1024"])
+def test_a_product_without_terms_or_results_is_the_library_s(size: str) -> None:
+    empty = BIASED.replace(size, "0")
+    assert not by_kernels(empty, choice=ProductChoice.OWN)
+
+
 def test_the_request_s_choice_is_the_reason_in_the_report() -> None:
     graph = parse_graph(BIASED)
     (own,) = choose_products(graph, HOPPER, ProductChoice.OWN).notes
