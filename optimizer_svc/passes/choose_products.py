@@ -10,18 +10,17 @@ computes them, too, and the library's time includes another launch.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
-from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.following_points import following_points
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products
@@ -33,7 +32,6 @@ _TRANSPOSED = (1, 0)
 _RANK = 2
 _FACTORS = 2
 _NARROW = (DType.F16, DType.BF16)
-_MAX_VISITED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,7 @@ class _Expected:
     """Expected times of a product, as multiples of the library's time for one row.
 
     `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
+    Sums in slices are two kernels.
     """
 
     kernel: float
@@ -77,6 +76,7 @@ class _Chooser:
         self._found: dict[int, Product] = {}
         self._notes: dict[str, None] = {}
         self._refused: Counter[str] = Counter()
+        self._computed: set[int] = set()
 
     def add(self, node: Node) -> None:
         """Decides about a product."""
@@ -87,7 +87,7 @@ class _Chooser:
         if self._choice is ProductChoice.OWN:
             self._take(node, found, "the request asks for kernels")
             return
-        expected = _expected(self._facts, node, found, self._target)
+        expected = self._expected(node, found)
         if isinstance(expected, Refused):
             self._refused[expected.reason] += 1
         elif expected.is_kernel_faster:
@@ -119,6 +119,25 @@ class _Chooser:
             return found
         slices = product_slices(found, rows.constant, kind, self._target.memory)
         return replace(found, slices=slices)
+
+    def _expected(self, node: Node, product: Product) -> _Expected | Refused:
+        """The times of a product, or why nothing is known about it."""
+        kind = self._facts.types[product.weight]
+        rows = node.types[0].shape[0].constant
+        expected = _expected(rows, kind, product, self._target)
+        if isinstance(expected, Refused) or self._target.gpu is None:
+            return expected
+        launch_bytes = self._target.memory.launch_bytes
+        launch = launch_bytes / (product_of(list(kind.shape)).constant * kind.dtype.itemsize_bytes)
+        points = following_points(self._facts, node.results[0])
+        saves = bool(points) and points.isdisjoint(self._computed)
+        self._computed |= points
+        adds = product.slices > 1
+        return replace(
+            expected,
+            kernel=expected.kernel + adds * launch,
+            after=saves * launch,
+        )
 
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found
@@ -198,34 +217,22 @@ def _is_bias(bias: TensorType, result: TensorType) -> bool:
 
 
 def _expected(
-    facts: GraphFacts, node: Node, product: Product, target: TargetFacts
+    rows: int, weight: TensorType, product: Product, target: TargetFacts
 ) -> _Expected | Refused:
-    """The times of a product, or why nothing is known about it."""
-    kind = facts.types[product.weight]
-    times = None if target.few_rows is None else _times(kind.dtype, target.few_rows, product)
+    """The times of a product without other kernels."""
+    times = None if target.few_rows is None else _times(weight.dtype, target.few_rows, product)
     if times is None:
         return Refused("of a kind that was not measured")
-    units, itemsize_bytes = target.products, kind.dtype.itemsize_bytes
-    if units is not None and kind.shape[-1].constant * itemsize_bytes % units.row_bytes:
+    units, itemsize_bytes = target.products, weight.dtype.itemsize_bytes
+    if units is not None and weight.shape[-1].constant * itemsize_bytes % units.row_bytes:
         return Refused(f"by weights with rows of no multiple of {units.row_bytes} bytes")
-    weight_bytes = _elems(kind.shape) * itemsize_bytes
-    if weight_bytes < times.min_weight_bytes:
+    if product_of(list(weight.shape)).constant * itemsize_bytes < times.min_weight_bytes:
         return Refused(f"by weights of less than {times.min_weight_bytes} bytes")
-    rows = node.types[0].shape[0].constant
     kernel = [(int(m), time) for m, time in times.kernel if int(m) >= rows]
     library = [(int(m), time) for m, time in times.library if int(m) <= rows]
     if not kernel or not library:
         return Refused("of a number of rows that was not measured")
-    saves = target.gpu is not None and _is_read_by_points_alone(facts, node.results[0])
-    after = target.memory.launch_bytes / weight_bytes if saves else 0.0
-    return _Expected(min(kernel)[1], max(library)[1], after)
-
-
-def _elems(shape: tuple[Expr, ...]) -> int:
-    found = 1
-    for extent in shape:
-        found *= extent.constant
-    return found
+    return _Expected(min(kernel)[1], max(library)[1])
 
 
 def _times(dtype: DType, known: FewRowFacts, product: Product | None = None) -> ProductTimes | None:
@@ -236,35 +243,9 @@ def _times(dtype: DType, known: FewRowFacts, product: Product | None = None) -> 
     return known.narrow_columns if product is not None and product.has_columns else known.narrow
 
 
-def _is_read_by_points_alone(facts: GraphFacts, value: int) -> bool:
-    """True if pointwise prims read a value, and nothing but they reads what follows from it.
-
-    A reduction of it would need its kernel with either choice.
-    """
-    seen = {value}
-    pending = [value]
-    has_points = False
-    while pending and len(seen) < _MAX_VISITED:
-        for reader in _readers(facts, pending.pop()):
-            spend()
-            if reader.op in CLIENT_OPS:
-                continue
-            if reader.op not in SCALAR_OPS and reader.op not in VIEW_OPS:
-                return False
-            has_points |= reader.op in SCALAR_OPS
-            fresh = [result for result in reader.results if result not in seen]
-            seen.update(fresh)
-            pending.extend(fresh)
-    return has_points and not pending
-
-
-def _readers(facts: GraphFacts, value: int) -> Iterator[Node]:
-    return (facts.graph.nodes[position] for position in facts.consumers.get(value, ()))
-
-
 def _times_text(expected: _Expected) -> str:
     after = f" and {expected.after:.2f} for a kernel after it" if expected.after else ""
     return (
-        f"expected times are {expected.kernel:g} for a kernel, {expected.library:g} for the"
+        f"expected times are {expected.kernel:.3g} for a kernel, {expected.library:.3g} for the"
         f" framework{after}, in its times for one row"
     )

@@ -220,6 +220,29 @@ def test_a_kernel_that_is_saved_counts_as_time_of_the_library() -> None:
     assert "for a kernel after it" not in notes(reduced)
 
 
+GATED = """\
+graph prims 1
+%0: bf16[4, 2048]@[2048, 1] = input "x"
+%1: bf16[1024, 2048]@[2048, 1] = input "gate"
+%2: bf16[1024, 2048]@[2048, 1] = input "up"
+%3: bf16[2048, 1024] = permute(%1; dims=[1, 0])
+%4: bf16[2048, 1024] = permute(%2; dims=[1, 0])
+%5: bf16[4, 1024]@[1024, 1] = extern(%0, %3; is_contraction=true, node=1, op="aten.mm.default")
+%6: bf16[4, 1024]@[1024, 1] = extern(%0, %4; is_contraction=true, node=2, op="aten.mm.default")
+%7: f32[4, 1024] = convert(%5; dtype=f32)
+%8: f32[4, 1024] = convert(%6; dtype=f32)
+%9: f32[4, 1024] = mul(%7, %8)
+%10: bf16[4, 1024] = convert(%9; dtype=bf16)
+return %10: bf16[4, 1024]@[1024, 1]
+"""
+
+
+def test_a_kernel_after_two_products_is_saved_once() -> None:
+    first, second = choose_products(parse_graph(GATED), HOPPER).notes
+    assert "2.00 for a kernel after it" in first
+    assert "for a kernel after it" not in second
+
+
 @pytest.mark.parametrize(
     ("rows", "n", "k", "slices"),
     [(16, 1024, 4096, 1), (17, 1024, 4096, 8), (64, 4096, 4096, 2), (64, 4096, 1000, 1)],
