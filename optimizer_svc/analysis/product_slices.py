@@ -8,9 +8,7 @@ order. With up to `_FEW` rows x is small, and narrow tiles do as well without a 
 
 from __future__ import annotations
 
-from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.targets import MemoryFacts
-from optimizer_svc.ir.products import Product
 
 _FEW = 16
 WIDE_TILE = 64
@@ -22,12 +20,10 @@ _STEP = 128
 """The terms of a slice are a multiple of those that a program reads at a time."""
 
 
-def product_slices(product: Product, rows: int, weight: TensorType, memory: MemoryFacts) -> int:
-    """The number of slices, 1 for sums that stay whole."""
+def product_slices(rows: int, n: int, k: int, memory: MemoryFacts) -> int:
+    """The number of slices of a product (rows, k) by (k, n), 1 for sums that stay whole."""
     if rows <= _FEW or memory.saturating_programs is None:
         return 1
-    k, n = (extent.constant for extent in weight.shape)
-    k, n = (k, n) if product.has_columns else (n, k)
     tiles = -(-n // WIDE_TILE)
     fitting = (
         slices

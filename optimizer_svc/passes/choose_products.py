@@ -117,7 +117,8 @@ class _Chooser:
             return refused
         if self._target.gpu is None:
             return found
-        slices = product_slices(found, rows.constant, kind, self._target.memory)
+        n, k = reversed(kind.shape) if found.has_columns else kind.shape
+        slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices)
 
     def _expected(self, node: Node, product: Product) -> _Expected | Refused:
