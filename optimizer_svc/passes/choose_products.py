@@ -39,7 +39,6 @@ class _Expected:
     """Expected times of a product, as multiples of the library's time for one row.
 
     `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
-    Sums in slices are two kernels.
     """
 
     kernel: float
@@ -133,12 +132,7 @@ class _Chooser:
         points = following_points(self._facts, node.results[0])
         saves = bool(points) and points.isdisjoint(self._computed)
         self._computed |= points
-        adds = product.slices > 1
-        return replace(
-            expected,
-            kernel=expected.kernel + adds * launch,
-            after=saves * launch,
-        )
+        return replace(expected, after=saves * launch)
 
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found

@@ -198,8 +198,8 @@ def test_products_in_tiles_round_once(rows: int) -> None:
 def test_products_with_a_bias_round_once(rows: int, has_columns: bool, dtype: torch.dtype) -> None:
     """In NumPy, against float64; with many rows the sums are in slices."""
     torch.manual_seed(rows)
-    x, bias = torch.randn(rows, 1024).to(dtype), torch.randn(48).to(dtype)
-    weight = torch.randn((1024, 48) if has_columns else (48, 1024)).to(dtype)
+    x, bias = torch.randn(rows, 2048).to(dtype), torch.randn(48).to(dtype)
+    weight = torch.randn((2048, 48) if has_columns else (48, 2048)).to(dtype)
 
     def layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return torch.addmm(bias, x, weight if has_columns else weight.t())
@@ -226,7 +226,7 @@ def test_slices_are_added_with_what_follows_in_another_kernel() -> None:
     def layer(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
         return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
 
-    args = [torch.randn(shape).bfloat16() for shape in ((40, 1024), (64, 1024), (64, 1024))]
+    args = [torch.randn(shape).bfloat16() for shape in ((40, 2048), (64, 2048), (64, 2048))]
     graph = decompose_to_prims(traced_one(layer, *args).graph).graph
     result = optimize(graph, target_facts("cuda:sm_90a"), ProductChoice.OWN)
     verify_program(result.program)
