@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.verify import verify_prims
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
@@ -27,7 +28,9 @@ def made_by() -> api.GetToolchainResponse:
     return api.GetToolchainResponse(toolchain=toolchain(), passes=[step.name for step in PASSES])
 
 
-def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
+def optimize_message(
+    message: bytes, target: str, products: ProductChoice = ProductChoice.AUTO
+) -> api.OptimizeResponse:
     """The response for a graph: decodes, checks, optimizes and encodes.
 
     Raises:
@@ -42,7 +45,7 @@ def optimize_message(message: bytes, target: str) -> api.OptimizeResponse:
         verify_prims(graph)
     except VerificationError as error:  # the caller's mistake, not a bug
         raise InvalidGraphError(str(error)) from error
-    optimized = optimize(graph, facts)
+    optimized = optimize(graph, facts, products)
     return api.OptimizeResponse(
         kernels=[any_kernel_to_proto(kernel) for kernel in optimized.program.all_kernels],
         plan=plan_to_proto(optimized.program.plan),
@@ -63,9 +66,10 @@ def _parsed(message: bytes) -> graph_pb2.Graph:
 
 def _optimize(arguments: Sequence[bytes]) -> list[bytes]:
     """The response, and the number of its kernels and steps."""
-    message, target, max_steps = arguments
+    message, target, max_steps, products = arguments
     with work_budget(int(max_steps)):
-        response = optimize_message(message, target.decode())
+        choice = ProductChoice(products.decode())
+        response = optimize_message(message, target.decode(), choice)
     counts = (len(response.kernels), len(response.plan.steps))
     return [response.SerializeToString(), *(b"%d" % count for count in counts)]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
@@ -59,7 +60,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
-    Pass("choose-products", choose_products, ("graph", "target"), "products"),
+    Pass("choose-products", choose_products, ("graph", "target", "product_choice"), "products"),
     Pass("compute-products", compute_products, ("graph", "products"), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
@@ -96,7 +97,7 @@ def check_order(passes: tuple[Pass, ...]) -> None:
     Raises:
         InternalError: no earlier pass gives a fact that a pass needs.
     """
-    given = {"graph", "target"}
+    given = {"graph", "target", "product_choice"}
     for step in passes:
         missing = [name for name in step.needs if name not in given]
         if missing:
@@ -117,15 +118,28 @@ class OptimizeResult:
     stages: tuple[tuple[str, str], ...]
 
 
-def optimize(graph: Graph, target: TargetFacts) -> OptimizeResult:
-    """The program of a Prims graph.
+def given_facts(
+    graph: Graph, target: TargetFacts, product_choice: ProductChoice = ProductChoice.AUTO
+) -> dict[str, Any]:
+    """The facts that passes need and no pass gives."""
+    return {
+        "graph": graph.without_hints(),
+        "target": target,
+        "product_choice": product_choice,
+    }
+
+
+def optimize(
+    graph: Graph, target: TargetFacts, product_choice: ProductChoice = ProductChoice.AUTO
+) -> OptimizeResult:
+    """The program of a Prims graph; `product_choice` says who computes products of matrices.
 
     Raises:
         InvalidGraphError: no input gives a size symbol that is used, or an index grows too large.
         WorkBudgetError: the request's budget of steps is spent.
         InternalError: the graph is no well-formed Prims graph.
     """
-    facts: dict[str, Any] = {"graph": graph.without_hints(), "target": target}
+    facts = given_facts(graph, target, product_choice)
     for step in PASSES:
         with phase(step.name):
             facts[step.gives] = step.run(*(facts[name] for name in step.needs))

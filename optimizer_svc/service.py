@@ -16,6 +16,7 @@ from kernelfarm.service.metrics.endpoint import state_build
 from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.v1 import compile_service_pb2
+from kernelfarm.wire.product_choice import product_choice_from_proto
 from optimizer_svc.settings import OptimizerSettings
 
 SERVICE_NAME = "kernelfarm.internal.v1.OptimizerService"
@@ -35,7 +36,8 @@ class OptimizerService(OptimizerServiceServicer):
         self, request: api.OptimizeRequest, context: Context
     ) -> bytes:
         """Optimizes one graph for one target."""
-        parts = (request.graph, request.target.encode(), self._max_steps)
+        choice = product_choice_from_proto(request.products).value.encode()
+        parts = (request.graph, request.target.encode(), self._max_steps, choice)
         is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
         item = WorkItem("optimize", parts, request.tenant, is_warm_up=is_warm_up)
         response, kernels, steps = await self._pool.run(item)

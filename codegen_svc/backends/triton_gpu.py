@@ -88,6 +88,21 @@ def build_gpu_kernel(
         return tuple(replace(variant, notes=(*variant.notes, note)) for variant in plain)
 
 
+def build_with_tiling(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, tiling: Tiling
+) -> BuiltKernel:
+    """The kernel's most specific variant with a given tiling, for searches of the best one.
+
+    Raises:
+        KernelRejectedError: the target cannot express the kernel, or has not what the tiling needs.
+    """
+    variant = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)[0]
+    attempt = _compile(kernel, target, toolchain, variant, tiling)
+    if not _fits(attempt.usage, target):
+        raise KernelRejectedError(f"kernel {kernel.name} needs {attempt.usage} with {tiling}")
+    return _built(kernel, target, toolchain, variant, attempt)
+
+
 def _variants_of(
     kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain
 ) -> tuple[BuiltKernel, ...]:

@@ -8,6 +8,7 @@ from kernelfarm.signing.tags import model_tag
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.manifest import facts_from_proto
+from kernelfarm.wire.product_choice import product_choice_from_proto
 
 MAX_BLOBS_PER_READ = 4096
 
@@ -24,5 +25,10 @@ def caller_of(model: str, facts: manifest_pb2.CallerFacts) -> Caller:
 
 
 def options_of(options: api.CompileOptions) -> CompileOptions:
-    """The options of a message."""
-    return CompileOptions(options.deterministic, options.fallback_random)
+    """The options of a message.
+
+    Raises:
+        MalformedMessageError: an option has a value that does not exist.
+    """
+    products = product_choice_from_proto(options.products)
+    return CompileOptions(options.deterministic, options.fallback_random, products.value)

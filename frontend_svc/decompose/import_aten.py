@@ -27,6 +27,7 @@ from frontend_svc.operators import (
     text_of,
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
+from frontend_svc.operators.extern.contractions import is_unscaled_sum
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
@@ -188,6 +189,7 @@ class _Importer:
             [operand.id for operand in operands],
             [_with_strides(tensor) for tensor in node.types],
             is_contraction=group is not None and group.is_contraction,
+            is_unscaled=is_unscaled_sum(node) or None,
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):

@@ -52,6 +52,7 @@ class Rebuild:
             operands,
             node.types,
             is_contraction=node.attr("is_contraction") is True,
+            is_unscaled=node.attr("is_unscaled"),
             kernel=node.attr("kernel"),
         )
 

@@ -21,10 +21,12 @@ from kernelfarm.internal.v1 import (
     optimizer_service_pb2,
     optimizer_service_pb2_grpc,
 )
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.service.channels import translated_errors
 from kernelfarm.signing import Manifest
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
 from kernelfarm.wire.embedded import embedded, field_tag
+from kernelfarm.wire.product_choice import product_choice_to_proto
 from kernelfarm.wire.program_result import KernelArtifacts
 
 T = TypeVar("T")
@@ -150,11 +152,17 @@ class OptimizerClient:
         self._timeout_s = timeout_s
 
     async def optimize(
-        self, request_id: str, graph: bytes, target: str, source: GraphSource
+        self,
+        request_id: str,
+        graph: bytes,
+        target: str,
+        source: GraphSource,
+        products: ProductChoice = ProductChoice.AUTO,
     ) -> OptimizedProgram:
         """Loop kernels and plan of a Prims graph (a serialized `kernelfarm.v1.Graph`).
 
-        `source` is the client's graph that it was made from.
+        `source` is the client's graph that it was made from; `products` says who computes products
+        of matrices.
 
         Raises:
             UnavailableError: the optimizer does not answer, or does not report its toolchain.
@@ -165,6 +173,7 @@ class OptimizerClient:
             target=target,
             tenant=source.tenant,
             priority=_priority(source),
+            products=product_choice_to_proto(products),
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
         content: bytes = await _retried_across_restart(

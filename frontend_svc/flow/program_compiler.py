@@ -23,6 +23,7 @@ from frontend_svc.flow.shared_decomposition import SharedDecomposition
 from kernelfarm import spans
 from kernelfarm.cache import UnsignedVariant
 from kernelfarm.errors import UnavailableError
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.service.logs.logger import get_logger
 from kernelfarm.targets import target_facts
 from kernelfarm.wire.program_result import program_result
@@ -70,7 +71,11 @@ class ProgramCompiler:
         stage = request.events.stage("optimize", target)
         with spans.span("optimize", target=target):
             optimized = await self._services.optimizer.optimize(
-                job.request_id, decomposed.message, target, request.imported.source
+                job.request_id,
+                decomposed.message,
+                target,
+                request.imported.source,
+                ProductChoice(job.options.products),
             )
         stage.finish(len(optimized.kernels))
         built = await self._build_kernels(request, target, optimized)

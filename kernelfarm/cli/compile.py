@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kernelfarm.ir.product_choice import ProductChoice
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
     from rich.table import Table
@@ -28,7 +30,7 @@ def register(app: typer.Typer) -> None:
     app.command("compile", epilog=_EPILOG)(compile_file)
 
 
-def compile_file(
+def compile_file(  # noqa: PLR0913, PLR0917  # each parameter is an option of the command
     file: Annotated[Path, typer.Argument(help="A model saved by torch.export.save (.pt2).")],
     out: Annotated[Path, typer.Option(help="Directory for kernels, stages and manifest.json.")],
     target: Annotated[
@@ -44,6 +46,9 @@ def compile_file(
     fallback_random: Annotated[
         bool, typer.Option(help="Let the framework draw random numbers instead of kernels.")
     ] = False,
+    products: Annotated[
+        ProductChoice, typer.Option(help="Who computes products of matrices.")
+    ] = ProductChoice.AUTO,
 ) -> None:
     """Compiles an exported model through the farm and writes every kernel and stage."""
     # Importing torch takes about a second, so import it only when the command runs.
@@ -60,7 +65,7 @@ def compile_file(
             exported,
             targets=target,
             client=connect(endpoint, timeout),
-            options=CompileOptions(fallback_random=fallback_random),
+            options=CompileOptions(fallback_random=fallback_random, products=products),
             on_progress=_Bars(progress).show,
         )
     manifest = compiled.save(out)

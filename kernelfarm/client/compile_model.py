@@ -19,6 +19,7 @@ from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import ProductChoice
 
 _DEFAULTS = CompileOptions()
 
@@ -114,12 +115,14 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     timeout_s: float | None = None,
     is_deterministic: bool = False,
     fallback_random: bool = False,
+    products: ProductChoice = ProductChoice.AUTO,
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """A model or function, captured by `torch.export` and compiled by the farm for each target.
 
     Without `targets`, the farm compiles it for the host's CPU. `dynamic_shapes` is passed to
-    `torch.export`. `is_deterministic` and `fallback_random` are described in `CompileOptions`.
+    `torch.export`. `is_deterministic`, `fallback_random` and `products` are described in
+    `CompileOptions`.
 
     Raises:
         UnsupportedGraphError: the model cannot be captured as one graph.
@@ -130,7 +133,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
         exported,
         targets=targets,
         client=connect(endpoint, timeout_s),
-        options=CompileOptions(is_deterministic, fallback_random),
+        options=CompileOptions(is_deterministic, fallback_random, products),
         on_progress=on_progress,
     )
 

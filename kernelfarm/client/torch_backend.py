@@ -82,7 +82,8 @@ def kernelfarm(
     or `strict`); `strict` (bool: selects that mode); `autotune` (`measure` or `first`:
     how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
-    `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower).
+    `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower);
+    `products` (who computes products of matrices: `auto`, `library` or `own`).
     `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one
     of the arguments.
 

@@ -87,14 +87,15 @@ class GraphBuilder:
         types: Sequence[TensorType],
         *,
         is_contraction: bool,
-        kernel: Arg = None,
+        **optional: Arg,
     ) -> tuple[int, ...]:
         """The values of captured node number `node`, which the client's framework runs.
 
-        With `kernel`, the node is a user's kernel.
+        `optional` are attributes that an extern node may have (`kernelfarm.ir.prims`), or None.
         """
         stated: dict[str, Arg] = {"is_contraction": is_contraction, "node": node, "op": op}
-        attrs = normal_attrs(stated if kernel is None else {**stated, "kernel": kernel})
+        stated |= {name: value for name, value in optional.items() if value is not None}
+        attrs = normal_attrs(stated)
         infer(Node("extern", (), attrs, (), tuple(types)), self._types_of(values))
         return self._append("extern", tuple(values), attrs, tuple(types))
 

@@ -1,11 +1,15 @@
 """Which kernels are products of matrices, and which of their axes are rows and columns.
 
-    sum over k of left[m, k] * right[k, n], for all m and n
+    sum over k of left[b, m, k] * right[b, k, n], for all b, m and n
 
-A factor of such a sum depends on some outer axes only, the other factor on all others. So a tile of
-results needs a few rows of one matrix and a few columns of the other, and a chip's instructions for
-matrices compute it. Several sums of one kernel may share a factor. What is computed before a sum
-belongs to a factor, what is computed after it to the tile of results.
+Of the outer axes, rows are those over which one factor varies, columns those over which the other
+one does, and batch axes those over which both do. So a tile of results needs a few rows of one
+matrix and a few columns of the other, and a chip's instructions for matrices compute it. Slices of
+a sum that is split are batches, too. Several sums of one kernel may share a factor. What is
+computed before a sum belongs to a factor, what is computed after it to the tile of results.
+
+A vector by a matrix has no rows. It is a contraction if the matrix has contiguous columns; a row of
+a matrix with contiguous rows is a row to reduce like any other.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.loop_ir import (
     Axis,
     Compute,
@@ -46,19 +51,22 @@ class ProductSum:
 class Contraction:
     """A kernel whose reductions all are sums of products over rows and columns.
 
-    Left factors vary over `rows`, right ones over `columns`, in the kernel's order. `axes_of` has
-    the axes over which each statement varies.
+    Left factors vary over `rows`, right ones over `columns`, both over `batches`, each in the
+    kernel's order. The extents of batches are constant. `axes_of` has the axes over which each
+    statement varies. `has_columns`: elements of right factors are adjacent along the last column.
     """
 
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     sums: tuple[ProductSum, ...]
     axes_of: tuple[frozenset[str], ...]
+    batches: tuple[Axis, ...] = ()
+    has_columns: bool = False
 
 
 def find_contraction(kernel: Kernel) -> Contraction | None:
     """The kernel's rows, columns and sums; None if it is no product of matrices."""
-    if not kernel.reduction or len(kernel.outer) < 2 or not all(map(_is_usual, kernel.body)):
+    if not kernel.reduction or not kernel.outer or not all(map(_is_usual, kernel.body)):
         return None
     axes_of = statement_axes(kernel)
     reduced = frozenset(axis.name for axis in kernel.reduction)
@@ -66,31 +74,63 @@ def find_contraction(kernel: Kernel) -> Contraction | None:
     sums = _sums(kernel, axes_of)
     if not sums or any(axes_of[number] & reduced for number in stores):
         return None
-    columns = axes_of[sums[0].right] - reduced
-    rows = frozenset(axis.name for axis in kernel.outer) - columns
-    if not rows or not columns:
+    left, right = axes_of[sums[0].left] - reduced, axes_of[sums[0].right] - reduced
+    rows, columns, batches = left - right, right - left, left & right
+    has_columns = all(_is_adjacent_along(kernel, columns, found.right) for found in sums)
+    if not columns or not (rows or has_columns) or len(left | right) < len(kernel.outer):
         return None
     for found in sums:
-        if axes_of[found.left] != rows | reduced or axes_of[found.right] != columns | reduced:
+        if axes_of[found.left] != left | reduced or axes_of[found.right] != right | reduced:
             return None
+    if not all(axis.extent.is_constant for axis in kernel.outer if axis.name in batches):
+        return None
     return Contraction(
-        rows=tuple(axis for axis in kernel.outer if axis.name in rows),
-        columns=tuple(axis for axis in kernel.outer if axis.name in columns),
+        rows=_axes(kernel, rows),
+        columns=_axes(kernel, columns),
         sums=sums,
         axes_of=axes_of,
+        batches=_axes(kernel, batches),
+        has_columns=has_columns,
     )
 
 
+def _axes(kernel: Kernel, names: frozenset[str]) -> tuple[Axis, ...]:
+    return tuple(axis for axis in kernel.outer if axis.name in names)
+
+
+def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> bool:
+    """True if a factor's elements are adjacent along the last column, and not along the sums.
+
+    A scale of each column does not matter: it is no matrix.
+    """
+    reduced = {axis.name for axis in kernel.reduction}
+    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in columns), "")
+    needed, pending = set[int](), [factor]
+    while pending:
+        number = pending.pop()
+        if number not in needed:
+            needed.add(number)
+            pending.extend(operands_of(kernel.body[number]))
+    loads = (s for n in needed if isinstance(s := kernel.body[n], Load))
+    matrices = [load for load in loads if not reduced.isdisjoint(load.index.symbols)]
+    return all(load.index.coefficient_of(last) is ONE for load in matrices)
+
+
 def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductSum, ...]:
-    """The sums of products; the right factor has the last axis. Empty if one is no such sum."""
-    last, found = kernel.outer[-1].name, []
+    """The sums of products; the right factor varies over the last axis that is no batch's.
+
+    Empty if one is no such sum.
+    """
+    found = []
     for number, statement in enumerate(kernel.body):
         if not isinstance(statement, Reduce):
             continue
         factors = _factors(kernel, statement)
         if factors is None:
             return ()
-        left, right = sorted(factors, key=lambda factor: last in axes_of[factor])
+        alone = axes_of[factors[0]] ^ axes_of[factors[1]]
+        last = [axis.name for axis in kernel.outer if axis.name in alone][-1:]
+        left, right = sorted(factors, key=lambda n: not axes_of[n].isdisjoint(last))
         found.append(ProductSum(number, left, right))
     return tuple(found)
 

@@ -347,6 +347,8 @@ def _extern(node: Node, types: Types) -> Types:
         raise rule_broken(node, f"attributes {dict(node.attrs)}", "is_contraction, node and op")
     if node.attr("node") not in _NODE_NUMBERS:
         raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
+    if node.attr("is_unscaled", True) is not True:
+        raise rule_broken(node, f"is_unscaled={node.attr('is_unscaled')!r}", "true, if stated")
     if (node.attr("op") == USER_KERNEL_OP) != (node.attr("kernel") is not None):
         raise rule_broken(node, f"op={node.attr('op')!r}", f"a kernel for {USER_KERNEL_OP} alone")
     if node.attr("kernel") is not None:

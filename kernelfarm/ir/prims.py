@@ -143,9 +143,17 @@ _TABLE: tuple[Prim, ...] = (
     Prim("seed", PrimKind.RANDOM, 0, ("index",)),
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
     # on these tensors. Results as in the node's types, whose strides bind. A convolution that lacks
-    # its last tensor runs without its bias. With `kernel` (`kernelfarm.ir.triton.node`), the node
-    # is a Triton kernel of the user: the farm compiles it, and the client launches it.
-    Prim("extern", PrimKind.EXTERN, None, ("is_contraction", "node", "op"), ("kernel",)),
+    # its last tensor runs without its bias. `is_unscaled` states that a sum of a product and a
+    # tensor scales neither, which its tensors do not show. With `kernel`
+    # (`kernelfarm.ir.triton.node`), the node is a Triton kernel of the user: the farm compiles it,
+    # and the client launches it.
+    Prim(
+        "extern",
+        PrimKind.EXTERN,
+        None,
+        ("is_contraction", "node", "op"),
+        ("is_unscaled", "kernel"),
+    ),
 )
 
 PRIMS: dict[str, Prim] = {prim.name: prim for prim in _TABLE}

@@ -104,9 +104,9 @@ class ProductFacts:
 class ProductTimes:
     """How long products of one width of elements take, by the framework's library and by a kernel.
 
-    A product is x (m, k) by the transpose of w (n, k), whose rows are contiguous. Both tables have
-    times for some m as multiples of the library's time for m = 1. A product with a weight of less
-    than `min_weight_bytes` is the library's: caches and launches decide its time.
+    A product is x (m, k) by a weight of n x k elements. Both tables have times for some m as
+    multiples of the library's time for m = 1. A product with a weight of less than
+    `min_weight_bytes` is the library's: caches and launches decide its time.
     """
 
     min_weight_bytes: int
@@ -118,13 +118,13 @@ class ProductTimes:
 class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
-    None: the library computes all of them. `are_tiled`: kernels compute several rows in tiles, by
-    the chip's instructions for matrices.
+    `narrow_columns` are those of 16 bits by weights (k, n), whose columns are contiguous. None: the
+    library computes all of them.
     """
 
     wide: ProductTimes | None = None
     narrow: ProductTimes | None = None
-    are_tiled: bool = False
+    narrow_columns: ProductTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

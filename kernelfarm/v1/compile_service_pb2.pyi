@@ -48,6 +48,30 @@ PRIORITY_WARM_UP: Priority.ValueType  # 2
 """A cache-warming job."""
 Global___Priority: _TypeAlias = Priority  # noqa: Y015
 
+class _ProductChoice:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ProductChoiceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ProductChoice.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PRODUCT_CHOICE_UNSPECIFIED: _ProductChoice.ValueType  # 0
+    """Kernels or the framework's library, by the times that were measured on the chip."""
+    PRODUCT_CHOICE_LIBRARY: _ProductChoice.ValueType  # 1
+    """The framework's library computes all of them."""
+    PRODUCT_CHOICE_OWN: _ProductChoice.ValueType  # 2
+    """Kernels compute every product that they can."""
+
+class ProductChoice(_ProductChoice, metaclass=_ProductChoiceEnumTypeWrapper):
+    """Who computes products of matrices."""
+
+PRODUCT_CHOICE_UNSPECIFIED: ProductChoice.ValueType  # 0
+"""Kernels or the framework's library, by the times that were measured on the chip."""
+PRODUCT_CHOICE_LIBRARY: ProductChoice.ValueType  # 1
+"""The framework's library computes all of them."""
+PRODUCT_CHOICE_OWN: ProductChoice.ValueType  # 2
+"""Kernels compute every product that they can."""
+Global___ProductChoice: _TypeAlias = ProductChoice  # noqa: Y015
+
 class _CacheOutcome:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -170,19 +194,23 @@ class CompileOptions(_message.Message):
 
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     FALLBACK_RANDOM_FIELD_NUMBER: _builtins.int
+    PRODUCTS_FIELD_NUMBER: _builtins.int
     deterministic: _builtins.bool
     """Results do not depend on scheduling."""
     fallback_random: _builtins.bool
     """The framework runs random operators, so that their numbers are those of its eager execution."""
+    products: Global___ProductChoice.ValueType
+    """Who computes products of matrices; UNSPECIFIED: whatever is expected to be faster."""
     def __init__(
         self,
         *,
         deterministic: _builtins.bool = ...,
         fallback_random: _builtins.bool = ...,
+        products: Global___ProductChoice.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "fallback_random", b"fallback_random"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "fallback_random", b"fallback_random", "products", b"products"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

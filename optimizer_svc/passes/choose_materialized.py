@@ -265,7 +265,7 @@ def _materialize_multiplied(
     facts: GraphFacts, storages: dict[int, Storage], products: Products
 ) -> None:
     """Materializes what kernels multiply by a weight: each row of the weight reads it."""
-    for value in sorted(products.operands & facts.types.keys()):
+    for value in sorted(products.stored & facts.types.keys()):
         base = facts.base_of(value)
         if base not in storages:
             storages[base] = temporary_storage(facts, base)

@@ -1,24 +1,33 @@
 """Decides which products with few rows kernels compute instead of the framework's library.
 
-A product x (m, k) by a transposed weight w (n, k) with few rows takes about as long as memory takes
-to deliver the weight. The target's facts have measured times of the library and of kernels for some
-m. Between those, a kernel is expected to take as long as for the next larger m, the library as long
-as for the next smaller one.
+A product of x (m, k) by a weight of n x k elements with few rows takes about as long as memory
+takes to deliver the weight. The target's facts have measured times of the library and of kernels
+for some m. Between those, a kernel is expected to take as long as for the next larger m, the
+library as long as for the next smaller one. If only pointwise prims read the product, its kernel
+computes them, too, and the library's time includes another launch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
+from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.following_points import following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
-from optimizer_svc.ir.products import NO_PRODUCTS, Products
+from optimizer_svc.analysis.product_slices import product_slices
+from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products
 
-PRODUCT = "aten.mm.default"
-"""Without scalar arguments, which a Prims graph does not hold."""
+PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+MAX_ROWS = 64
+"""With more rows, the instructions for matrices limit a product, and not memory."""
 _TRANSPOSED = (1, 0)
 _RANK = 2
 _FACTORS = 2
@@ -27,89 +36,211 @@ _NARROW = (DType.F16, DType.BF16)
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Expected times of a product, as multiples of the library's time for one row."""
+    """Expected times of a product, as multiples of the library's time for one row.
+
+    `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
+    """
 
     kernel: float
     library: float
+    after: float = 0.0
 
     @property
     def is_kernel_faster(self) -> bool:
-        return self.kernel < self.library
+        return self.kernel < self.library + self.after
 
 
-def choose_products(graph: Graph, target: TargetFacts) -> Products:
-    """The products of a graph that kernels compute, and the times of all that they could."""
-    products = [node for node in graph.nodes if node.attr("op") == PRODUCT]
-    if target.few_rows is None or not products:
+def choose_products(
+    graph: Graph, target: TargetFacts, choice: ProductChoice = ProductChoice.AUTO
+) -> Products:
+    """The products of a graph that kernels compute, with a reason for each product."""
+    nodes = [n for n in graph.nodes if n.attr("op") in (PRODUCT, BIASED_PRODUCT)]
+    is_known = target.few_rows is not None or choice is not ProductChoice.AUTO
+    if not nodes or not is_known:
         return NO_PRODUCTS
-    facts = graph_facts(graph)
-    weights: dict[int, int] = {}
-    stored: set[int] = set()
-    notes: dict[str, None] = {}
-    for node in products:
+    chooser = _Chooser(graph_facts(graph), target, choice)
+    for node in nodes:
         spend(8)
-        weight = _weight_of(facts, node)
-        expected = None if weight is None else _expected(facts, node, weight, target.few_rows)
-        if weight is None or expected is None:
-            continue
-        if expected.is_kernel_faster:
-            weights[node.results[0]] = weight
-            stored.add(operands(node)[0])
-        notes[_note(node, expected)] = None
-    return Products(weights, frozenset(stored), target.few_rows.are_tiled, tuple(notes))
+        chooser.add(node)
+    return chooser.result()
 
 
-def _weight_of(facts: GraphFacts, node: Node) -> int | None:
-    """The weight (n, k) with contiguous rows of a product by its transpose; else None."""
-    if len(operands(node)) != _FACTORS:
-        return None
-    x, transposed = operands(node)
-    view = facts.producers.get(transposed)
-    if view is None or view.op != "permute" or view.attr("dims") != _TRANSPOSED:
-        return None
-    (weight,) = operands(view)
+class _Chooser:
+    """The products so far, and the reasons for them and against the others."""
+
+    def __init__(self, facts: GraphFacts, target: TargetFacts, choice: ProductChoice) -> None:
+        self._facts = facts
+        self._target = target
+        self._choice = choice
+        self._found: dict[int, Product] = {}
+        self._notes: dict[str, None] = {}
+        self._refused: Counter[str] = Counter()
+        self._computed: set[int] = set()
+
+    def add(self, node: Node) -> None:
+        """Decides about a product."""
+        found = self._candidate(node)
+        if isinstance(found, Refused):
+            self._refused[found.reason] += 1
+            return
+        if self._choice is ProductChoice.OWN:
+            self._take(node, found, "the request asks for kernels")
+            return
+        expected = self._expected(node, found)
+        if isinstance(expected, Refused):
+            self._refused[expected.reason] += 1
+        elif expected.is_kernel_faster:
+            self._take(node, found, _times_text(expected))
+        else:
+            self._note(node, "the framework", _times_text(expected))
+
+    def result(self) -> Products:
+        """The choice, with its reasons."""
+        refused = (
+            f"products by the framework: {count} {reason}"
+            for reason, count in self._refused.items()
+        )
+        notes = (*self._notes, *refused)
+        return Products(self._found, self._target.gpu is not None, notes)
+
+    def _candidate(self, node: Node) -> Product | Refused:
+        """The product, if kernels of the target can compute it."""
+        if self._choice is ProductChoice.LIBRARY:
+            return Refused("because the request asks for the library")
+        found = _product_of(self._facts, node)
+        if isinstance(found, Refused):
+            return found
+        kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
+        refused = _kernels_refuse(found, rows, kind, self._target)
+        if refused is not None:
+            return refused
+        if self._target.gpu is None:
+            return found
+        n, k = reversed(kind.shape) if found.has_columns else kind.shape
+        slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
+        return replace(found, slices=slices)
+
+    def _expected(self, node: Node, product: Product) -> _Expected | Refused:
+        """The times of a product, or why nothing is known about it."""
+        kind = self._facts.types[product.weight]
+        rows = node.types[0].shape[0].constant
+        expected = _expected(rows, kind, product, self._target)
+        if isinstance(expected, Refused) or self._target.gpu is None:
+            return expected
+        launch_bytes = self._target.memory.launch_bytes
+        launch = launch_bytes / (product_of(list(kind.shape)).constant * kind.dtype.itemsize_bytes)
+        points = following_points(self._facts, node.results[0])
+        saves = bool(points) and points.isdisjoint(self._computed)
+        self._computed |= points
+        return replace(expected, after=saves * launch)
+
+    def _take(self, node: Node, found: Product, reason: str) -> None:
+        self._found[node.results[0]] = found
+        by = "a kernel" if found.slices == 1 else f"kernels, in {found.slices} slices"
+        self._note(node, by, reason)
+
+    def _note(self, node: Node, by: str, reason: str) -> None:
+        rows, columns = node.types[0].shape
+        text = f"product: {rows} x {columns} (node {node.attr('node')}) by {by}: {reason}"
+        self._notes[text] = None
+
+
+def _kernels_refuse(
+    product: Product, rows: Expr, weight: TensorType, target: TargetFacts
+) -> Refused | None:
+    """Why kernels of a target compute no such product; None if they do."""
+    if target.gpu is None and (product.bias is not None or product.has_columns):
+        return Refused("with a bias or a weight of contiguous columns")
+    most = _most_rows(target, weight.dtype)
+    if most is None:
+        return Refused(f"of {weight.dtype.value}, for which the target has no kernels")
+    if not all(extent.is_constant for extent in (rows, *weight.shape)):
+        return Refused("of varying sizes")
+    if is_empty((rows, *weight.shape)):
+        return Refused("without terms or results")
+    return Refused(f"of more than {most} rows") if rows.constant > most else None
+
+
+def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
+    """The most rows of products with these elements by kernels; None if the target has none."""
+    if target.gpu is not None:
+        return MAX_ROWS if dtype in _NARROW else None
+    times = None if target.few_rows is None else _times(dtype, target.few_rows)
+    return max((int(m) for m, _ in times.kernel), default=None) if times else None
+
+
+def _product_of(facts: GraphFacts, node: Node) -> Product | Refused:
+    """The operands of a product by a contiguous weight."""
+    has_bias = node.attr("op") == BIASED_PRODUCT
+    if len(operands(node)) != _FACTORS + has_bias:
+        return Refused("of other operands")
+    *summands, x, right = operands(node)
+    bias = summands[0] if has_bias else None
+    if bias is not None and node.attr("is_unscaled") is not True:
+        return Refused("that scale the product or what they add")
+    weight, has_columns = _weight_of(facts, right)
     kind = facts.types[weight]
-    is_row_major = kind.strides == contiguous_strides(kind.shape)
-    is_usable = facts.is_storage(weight) and is_row_major
-    return weight if is_usable and _is_product(node, facts.types[x], kind) else None
+    if not _is_product(node, facts.types[x], facts.types[right]):
+        return Refused("of other operands")
+    if not facts.is_storage(weight) or kind.strides != contiguous_strides(kind.shape):
+        return Refused("by a matrix that is no contiguous weight")
+    if bias is not None and not _is_bias(facts.types[bias], node.types[0]):
+        return Refused("that add no bias of the columns")
+    return Product(x, weight, bias, has_columns)
 
 
-def _is_product(node: Node, x: TensorType, weight: TensorType) -> bool:
+def _weight_of(facts: GraphFacts, right: int) -> tuple[int, bool]:
+    """The value whose transpose or which itself a product reads; true if its columns are there."""
+    view = facts.producers.get(right)
+    if view is not None and view.op == "permute" and view.attr("dims") == _TRANSPOSED:
+        return operands(view)[0], False
+    return right, True
+
+
+def _is_product(node: Node, x: TensorType, right: TensorType) -> bool:
     """True if shapes and types are those of a product: the graph came from outside."""
-    if len(node.types) != 1 or x.rank != _RANK:
+    if len(node.types) != 1 or (x.rank, right.rank) != (_RANK, _RANK):
         return False
     (result,) = node.types
-    has_one_dtype = x.dtype is weight.dtype is result.dtype
-    (rows, inner), (n, k) = x.shape, weight.shape
+    has_one_dtype = x.dtype is right.dtype is result.dtype
+    (rows, inner), (k, n) = x.shape, right.shape
     return has_one_dtype and inner is k and result.shape == (rows, n)
 
 
-def _expected(facts: GraphFacts, node: Node, weight: int, known: FewRowFacts) -> _Expected | None:
-    """The times of a product; None if its sizes vary, or nothing is known about such products."""
-    kind = facts.types[weight]
-    times = _times(kind.dtype, known)
-    extents = (node.types[0].shape[0], *kind.shape)
-    if times is None or not all(extent.is_constant for extent in extents):
-        return None
-    rows, n, k = (extent.constant for extent in extents)
-    if n * k * kind.dtype.itemsize_bytes < times.min_weight_bytes:
-        return None
+def _is_bias(bias: TensorType, result: TensorType) -> bool:
+    return bias.shape == result.shape[1:] and bias.dtype is result.dtype
+
+
+def _expected(
+    rows: int, weight: TensorType, product: Product, target: TargetFacts
+) -> _Expected | Refused:
+    """The times of a product without other kernels."""
+    times = None if target.few_rows is None else _times(weight.dtype, target.few_rows, product)
+    if times is None:
+        return Refused("of a kind that was not measured")
+    units, itemsize_bytes = target.products, weight.dtype.itemsize_bytes
+    if units is not None and weight.shape[-1].constant * itemsize_bytes % units.row_bytes:
+        return Refused(f"by weights with rows of no multiple of {units.row_bytes} bytes")
+    if product_of(list(weight.shape)).constant * itemsize_bytes < times.min_weight_bytes:
+        return Refused(f"by weights of less than {times.min_weight_bytes} bytes")
     kernel = [(int(m), time) for m, time in times.kernel if int(m) >= rows]
     library = [(int(m), time) for m, time in times.library if int(m) <= rows]
-    return _Expected(min(kernel)[1], max(library)[1]) if kernel and library else None
+    if not kernel or not library:
+        return Refused("of a number of rows that was not measured")
+    return _Expected(min(kernel)[1], max(library)[1])
 
 
-def _times(dtype: DType, known: FewRowFacts) -> ProductTimes | None:
+def _times(dtype: DType, known: FewRowFacts, product: Product | None = None) -> ProductTimes | None:
     if dtype is DType.F32:
         return known.wide
-    return known.narrow if dtype in _NARROW else None
+    if dtype not in _NARROW:
+        return None
+    return known.narrow_columns if product is not None and product.has_columns else known.narrow
 
 
-def _note(node: Node, expected: _Expected) -> str:
-    rows, columns = node.types[0].shape
-    chosen = "a kernel" if expected.is_kernel_faster else "the framework"
+def _times_text(expected: _Expected) -> str:
+    after = f" and {expected.after:.2f} for a kernel after it" if expected.after else ""
     return (
-        f"product: {rows} x {columns} (node {node.attr('node')}) by {chosen}: expected times are"
-        f" {expected.kernel:g} for a kernel, {expected.library:g} for the framework, in its times"
-        " for one row"
+        f"expected times are {expected.kernel:.3g} for a kernel, {expected.library:.3g} for the"
+        f" framework{after}, in its times for one row"
     )

@@ -7,8 +7,12 @@ the weight is read once. If the target computes products in tiles, several rows 
 
     extern mm(x, permute(w))  ->  sum(x over (m, -, k) * w over (-, n, k); k)
 
+Sums in slices are added by a second sum, which another kernel computes, in order:
+
+    extern mm(x, permute(w))  ->  sum(sum(x over (s, m, -, k/s) * w over (s, -, n, k/s); k/s); s)
+
 If x has one row or results are computed in tiles, what reads the product is fused with it. Products
-of 16 bits are summed in f32 and rounded once, as in the library.
+of 16 bits and their biases are summed in f32 and rounded once, as in the library.
 """
 
 from __future__ import annotations
@@ -19,38 +23,43 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.graph_facts import graph_facts
 from optimizer_svc.ir.prims_writer import PrimsWriter
-from optimizer_svc.ir.products import Products
+from optimizer_svc.ir.products import Product, Products
 
 
 def compute_products(graph: Graph, products: Products) -> Graph:
     """The graph with the chosen products as prims."""
-    if not products.weights:
+    if not products.by_result:
         return graph
     writer = _Writer(graph_facts(graph))
     for node in graph.nodes:
-        weight = products.weights.get(node.results[0]) if node.results else None
-        if weight is None:
+        product = products.by_result.get(node.results[0]) if node.results else None
+        if product is None:
             writer.nodes.append(node)
         elif products.are_tiled and node.types[0].shape[0] is not ONE:
-            writer.compute_tiled(node, weight)
+            writer.compute_tiled(node, product)
         else:
-            writer.compute(node, weight)
+            writer.compute(node, product)
     return replace(graph, nodes=tuple(writer.nodes))
 
 
 class _Writer(PrimsWriter):
     """A computed product ends in a node with the old result."""
 
-    def compute(self, node: Node, weight: int) -> None:
+    def compute(self, node: Node, product: Product) -> None:
         """Appends a product as one sum for each of its rows."""
         (result,) = node.types
         rows, n = result.shape[0].constant, result.shape[1]
         spend(8 * rows)
-        x = self._converted(node, operands(node)[0], DType.F32)
-        wide = self._converted(node, weight, DType.F32)
-        totals = [self._row(node, x, row, wide) for row in range(rows)]
+        x = self._converted(node, product.x, DType.F32)
+        weight = self._converted(node, product.weight, DType.F32)
+        if product.has_columns:
+            weight = self.add(node, "permute", weight, dims=(1, 0))
+        totals = [self._row(node, x, row, weight) for row in range(rows)]
+        if product.bias is not None:
+            bias = self._converted(node, product.bias, DType.F32)
+            totals = [self.add(node, "add", total, bias) for total in totals]
         totals = [self._converted(node, total, result.dtype) for total in totals]
         if rows == 1:
             self.finish(node, "reshape", totals[0], shape=(ONE, n))
@@ -58,26 +67,46 @@ class _Writer(PrimsWriter):
         shaped = [self.add(node, "reshape", total, shape=(ONE, n)) for total in totals]
         self.finish(node, "cat", *shaped, dim=0)
 
-    def compute_tiled(self, node: Node, weight: int) -> None:
-        """Appends a product as one sum over rows and columns."""
+    def compute_tiled(self, node: Node, product: Product) -> None:
+        """Appends a product as one sum over rows and columns, or as a sum of its slices."""
         (result,) = node.types
-        n, k = self.types[weight].shape
         spend(8)
+        x = self._converted(node, product.x, DType.F32)
+        weight = self._converted(node, product.weight, DType.F32)
+        if product.has_columns:
+            weight = self.add(node, "permute", weight, dims=(1, 0))
+        slices = () if product.slices == 1 else (as_expr(product.slices),)
+        if slices:
+            x, weight = (self._sliced(node, value, product.slices) for value in (x, weight))
+        at, k = len(slices), self.types[weight].shape[-1]
         terms = [
             self.add(
                 node,
                 "broadcast_in_dim",
-                self._converted(node, value, DType.F32),
-                shape=(result.shape[0], n, k),
-                dims=dims,
+                value,
+                shape=(*slices, *result.shape, k),
+                dims=(*range(at), axis, at + 2),
             )
-            for value, dims in ((operands(node)[0], (0, 2)), (weight, (1, 2)))
+            for value, axis in ((x, at), (weight, at + 1))
         ]
-        total = self.add(node, "sum", self.add(node, "mul", *terms), dims=(2,))
+        total = self.add(node, "sum", self.add(node, "mul", *terms), dims=(at + 2,))
+        if slices:
+            total = self.add(node, "sum", total, dims=(0,))
+        if product.bias is not None:
+            bias = self._converted(node, product.bias, DType.F32)
+            spread = self.add(node, "broadcast_in_dim", bias, shape=result.shape, dims=(1,))
+            total = self.add(node, "add", total, spread)
         self.finish(node, "convert", total, dtype=result.dtype)
 
+    def _sliced(self, node: Node, value: int, slices: int) -> int:
+        """A matrix (m, k) as (slices, m, k / slices)."""
+        rows, k = self.types[value].shape
+        shape = (rows, as_expr(slices), as_expr(k.constant // slices))
+        parted = self.add(node, "reshape", value, shape=shape)
+        return self.add(node, "permute", parted, dims=(1, 0, 2))
+
     def _row(self, node: Node, x: int, row: int, weight: int) -> int:
-        """One row (n) of a product."""
+        """One row (n) of a product, without its bias."""
         n, k = self.types[weight].shape
         starts, limits = (as_expr(row), ZERO), (as_expr(row + 1), k)
         alone = self.add(node, "slice", x, starts=starts, limits=limits, steps=(ONE, ONE))

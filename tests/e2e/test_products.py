@@ -8,7 +8,9 @@ from torch import nn
 
 from kernelfarm.client import torch_backend
 from kernelfarm.client.compile_model import connect
+from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from tests.support.farm import TIMEOUT_S, Farm
 from tests.support.traced_graphs import traced_one
@@ -65,3 +67,32 @@ def test_a_layer_of_few_rows_needs_no_library_on_hopper(
         for variant in variants:
             assert dict(variant.launch.extras)["form"] == form
             assert variant.launch.spills == 0
+
+
+def feed_forward(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, back: torch.Tensor
+) -> torch.Tensor:
+    """A layer of GPT-2, whose weights have contiguous columns."""
+    inner = nn.functional.gelu(torch.addmm(bias, x, weight), approximate="tanh")
+    return x + inner @ back
+
+
+@pytest.mark.parametrize(
+    ("choice", "externs", "launches"),
+    [(ProductChoice.LIBRARY, 2, 2), (ProductChoice.OWN, 0, 2)],
+)
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942"])
+def test_a_request_chooses_who_computes_products(
+    choice: ProductChoice, externs: int, launches: int, target: str, vendor_farm: Farm
+) -> None:
+    with torch.no_grad(), torch.device("meta"):
+        shapes = ((4, 256), (256, 1024), (1024,), (1024, 256))
+        args = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
+        graph = traced_one(feed_forward, *args).graph
+    client = connect(vendor_farm.endpoint, TIMEOUT_S)
+    (program,) = client.compile(graph, [target], options=CompileOptions(products=choice))
+    (by_default,) = client.compile(graph, [target])
+    client.close()
+    steps = [type(step) for step in program.plan.steps]
+    assert (steps.count(ExternCall), steps.count(Launch)) == (externs, launches)
+    assert program.key != by_default.key

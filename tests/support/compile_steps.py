@@ -20,6 +20,7 @@ from kernelfarm.ir.verify import verify_prims
 from kernelfarm.targets import target_facts
 from kernelfarm.wire import graph_from_proto, graph_to_proto, kernel_to_proto, plan_to_proto
 from optimizer_svc.pipeline import PASSES as OPTIMIZER_PASSES
+from optimizer_svc.pipeline import given_facts
 from optimizer_svc.stages import stage_texts
 
 TARGET = "cpu:x86-64-v3"
@@ -130,9 +131,9 @@ def compile_timed(graph: Graph, clock: Clock) -> None:
         lowered = clock.run(step.name, step.rewrite, lowered, graph).graph
     clock.run("print", print_graph, graph)
     message = clock.run("between services", graph_to_proto, lowered)
-    facts: dict[str, Any] = {"graph": clock.run("between services", graph_from_proto, message)}
-    clock.run("verify", verify_prims, facts["graph"])
-    facts["target"] = target_facts(TARGET)
+    lowered = clock.run("between services", graph_from_proto, message)
+    clock.run("verify", verify_prims, lowered)
+    facts = given_facts(lowered, target_facts(TARGET))
     for step in OPTIMIZER_PASSES:
         facts[step.gives] = clock.run(step.name, step.run, *(facts[name] for name in step.needs))
     program = facts["program"]

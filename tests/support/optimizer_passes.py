@@ -9,7 +9,7 @@ from typing import Any
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
-from optimizer_svc.pipeline import PASSES
+from optimizer_svc.pipeline import PASSES, given_facts
 from tests.support.optimizer_texts import (
     print_built_steps,
     print_fusion,
@@ -60,8 +60,7 @@ def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     facts. Before any other pass the whole pipeline up to it runs, because a test cannot write the
     other inputs as text.
     """
-    facts: dict[str, Any] = {"graph": parse_graph(graph).without_hints()}
-    facts["target"] = target_facts(target)
+    facts = given_facts(parse_graph(graph), target_facts(target))
     verify_graph(facts["graph"])
     number = next(number for number, step in enumerate(PASSES) if step.name == name)
     step = PASSES[number]

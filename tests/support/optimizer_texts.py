@@ -70,7 +70,7 @@ def print_materialization(chosen: Materialization) -> str:
 
 def print_products(products: Products) -> str:
     """The results of products that kernels compute, with the weights, and the prices."""
-    found = (f"%{result}: weight %{weight}" for result, weight in products.weights.items())
+    found = (f"%{result}: weight %{p.weight}" for result, p in products.by_result.items())
     return _text(found, _notes(products.notes))
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,13 @@ class Prepared:
 
 
 def prepare(
-    named: Iterable[tuple[str, list[Graph]]], folder: Path, target: str, notes: dict[str, Any]
+    named: Iterable[tuple[str, list[Graph]]],
+    folder: Path,
+    target: str,
+    notes: dict[str, Any],
+    options: Sequence[CompileOptions] = (OPTIONS,),
 ) -> Prepared:
-    """Compiles every graph by a new farm, and stores the programs in the folder."""
+    """Compiles every graph with each of the options by a new farm; stores the programs there."""
     from tests.support.farm import running_farm  # noqa: PLC0415  # readers need no farm
 
     graphs: dict[str, list[str]] = {}
@@ -59,9 +64,9 @@ def prepare(
         shutil.copy(next(farm_folder.rglob("public.json")), folder / "public.json")
         access = FarmAccess(client_settings(endpoint=farm.endpoint, timeout_s=TIMEOUT_S))
 
-        def ask(name: str, graph: Graph) -> None:
-            key = program_key(graph, target, OPTIONS.pairs())
-            request = ProgramRequest(graph, key, target, OPTIONS, facts_of(graph), _NothingLoads())
+        def ask(name: str, graph: Graph, stated: CompileOptions) -> None:
+            key = program_key(graph, target, stated.pairs())
+            request = ProgramRequest(graph, key, target, stated, facts_of(graph), _NothingLoads())
             try:
                 find_program(access, request)
             except Exception as error:  # one failure is reported with the others
@@ -70,8 +75,8 @@ def prepare(
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for name, captured in named:
                 graphs[name] = [canonical_text(graph) for graph in captured]
-                for graph in captured:
-                    pool.submit(ask, name, graph)
+                for graph, stated in product(captured, options):
+                    pool.submit(ask, name, graph, stated)
         prepared = Prepared(farm.endpoint, target, graphs, failures, notes)
     (folder / "prepared.json").write_text(json.dumps(asdict(prepared), indent=1))
     return prepared

@@ -99,3 +99,74 @@ reduce r0 in {summed}
   %20: {dtype} = convert %19
   store out0[{columns}*d0 + 12*d1 + d2] = %20
 """)
+
+
+def sliced(slices: int, rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """The sums of slices of `summed` elements of x (rows, -) by a weight (-, columns), in f32."""
+    whole = slices * summed
+    return parse_kernel(f"""\
+kernel sliced
+param in in0: {dtype}[{rows * whole}]
+param in in1: {dtype}[{columns * whole}]
+param out out0: f32[{slices * rows * columns}]
+for d0 in {slices}
+for d1 in {rows}
+for d2 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + {whole}*d1 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{columns * summed}*d0 + d2 + {columns}*r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  store out0[{rows * columns}*d0 + {columns}*d1 + d2] = %5
+""")
+
+
+def batched(first: int, second: int, rows: int, columns: int, summed: int) -> Kernel:
+    """x (first, second, rows, summed) by the transposes of weights (first, second, columns, -)."""
+    x, weight, result = rows * summed, columns * summed, rows * columns
+    return parse_kernel(f"""\
+kernel batched
+param in in0: bf16[{first * second * x}]
+param in in1: bf16[{first * second * weight}]
+param out out0: bf16[{first * second * result}]
+for d0 in {first}
+for d1 in {second}
+for d2 in {rows}
+for d3 in {columns}
+reduce r0 in {summed}
+  %0: bf16 = load in0[{second * x}*d0 + {x}*d1 + {summed}*d2 + r0]
+  %1: f32 = convert %0
+  %2: bf16 = load in1[{second * weight}*d0 + {weight}*d1 + {summed}*d3 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: bf16 = convert %5
+  store out0[{second * result}*d0 + {result}*d1 + {columns}*d2 + d3] = %6
+""")
+
+
+def vector(columns: int, summed: int) -> Kernel:
+    """GELU's tanh of x (summed) by a weight (summed, columns), plus a bias."""
+    return parse_kernel(f"""\
+kernel vector
+param in in0: bf16[{summed}]
+param in in1: bf16[{columns * summed}]
+param in in2: bf16[{columns}]
+param out out0: bf16[{columns}]
+for d0 in {columns}
+reduce r0 in {summed}
+  %0: bf16 = load in0[r0]
+  %1: f32 = convert %0
+  %2: bf16 = load in1[d0 + {columns}*r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: bf16 = load in2[d0]
+  %7: f32 = convert %6
+  %8: f32 = add %5, %7
+  %9: f32 = tanh %8
+  %10: bf16 = convert %9
+  store out0[d0] = %10
+""")

@@ -53,7 +53,7 @@ class CudaBackend:
 
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """An aligned variant and a general one; if sizes vary, also one for multiples of 16."""
-        return build_gpu_kernel(kernel, target, GpuToolchain("cubin", False, _OPTIONS, _usage))
+        return build_gpu_kernel(kernel, target, TOOLCHAIN)
 
     def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """A variant for aligned buffers, and the general one, with Triton's own defaults."""
@@ -71,6 +71,10 @@ def _usage(symbol: str, compiled: CompiledStages) -> ResourceUsage:
     # Triton's shared memory is dynamic: the launch requests it, ptxas does not see it.
     shared = max(int(compiled.facts.get("shared") or 0), facts.static_shared_bytes)
     return ResourceUsage(facts.registers, facts.stack_bytes, shared)
+
+
+TOOLCHAIN = GpuToolchain("cubin", False, _OPTIONS, _usage)
+"""How kernels of the farm are compiled for NVIDIA GPUs."""
 
 
 def _tool_status(name: str, is_required: bool) -> ToolStatus:

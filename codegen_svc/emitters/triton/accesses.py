@@ -45,7 +45,7 @@ def store_line(block: Block, number: int, store: Store) -> str:
     if param.dtype is DType.BOOL:
         value = f"{value}.to(tl.uint8)"
     # A store that does not differ between outer points: the kernel has only one outer point.
-    mask = _point_mask(block, number) if number in block.across_x else ""
+    mask = _point_mask(block, number) if number in block.across_x else _column_mask(block, number)
     mask = f", mask={mask}" if mask else ""
     return f"tl.store({_pointers(block, number, store)}, {value}{mask})"
 
@@ -185,10 +185,11 @@ def _scatter_line(block: Block, number: int, store: Store) -> str:
 
 
 def _point_mask(block: Block, number: int) -> str:
-    parts = [block.x_mask] if block.x_mask else []
-    if block.r_mask and number in block.varying:
-        parts.append(block.r_mask)
-    return " & ".join(parts)
+    return " & ".join(mask for mask in (block.x_mask, _column_mask(block, number)) if mask)
+
+
+def _column_mask(block: Block, number: int) -> str:
+    return block.r_mask if number in block.varying else ""
 
 
 def _is_one_lane(block: Block, number: int) -> bool:

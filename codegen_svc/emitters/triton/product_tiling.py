@@ -22,7 +22,10 @@ _FEW_ROWS = 64
 _SIDE = 128
 # On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
 # computed fastest in tiles of 16 columns by two warps, two sums in tiles of 32 by four.
+# Of 9 to 11 tiles for each of 12 weights: more rows, and weights whose columns are contiguous, in
+# tiles of 32 columns and 128 points; more rows by many columns in tiles of 64 columns.
 _FEW_ROW_POINTS = 128
+_FEW_ROW_COLUMNS = 64
 _NARROW_TILE_COLUMNS = 32
 _NARROW_TILE_POINTS = 256
 _POINTS = 64
@@ -53,7 +56,7 @@ def shared_bytes(found: Contraction, tiling: Tiling) -> int:
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
-    rows, columns = static_numel(found.rows), static_numel(found.columns)
+    rows, columns = static_numel(found.rows), static_numel((*found.batches, *found.columns))
     is_few = rows is not None and rows <= _FEW_ROWS
     xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
     rblock, kblock, stages = _side(columns, _SIDE), _POINTS, _STAGES
@@ -61,11 +64,17 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
         programs = target.memory.saturating_programs or _USUAL_PROGRAMS
         # As wide as it can be with a program for each multiprocessor in one wave.
         wave = None if columns is None else next_power_of_2(-(-columns // programs))
-        rblock = _side(wave, _SIDE)
-        if xblock <= _MIN_SIDE:
+        kblock = _FEW_ROW_POINTS
+        if xblock > _MIN_SIDE:
+            rblock = max(_NARROW_TILE_COLUMNS, _side(wave, _FEW_ROW_COLUMNS))
+            stages = _STAGES + 1
+            if rblock > _NARROW_TILE_COLUMNS:
+                stages = _STAGES if found.has_columns else _STAGES + 2
+        elif found.has_columns and (wave is None or wave > _MIN_SIDE):
+            rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
+        else:
             rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
-        kblock = _NARROW_TILE_POINTS if rblock <= _NARROW_TILE_COLUMNS else _FEW_ROW_POINTS
-        stages = _STAGES if xblock <= _MIN_SIDE else _STAGES - 1
+            kblock = _NARROW_TILE_POINTS
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))

@@ -6,7 +6,7 @@ factor's elements is done on its blocks [XBLOCK, KBLOCK] and [KBLOCK, RBLOCK] be
 it computes from the sums is done on the tile, after the loop.
 
 Programs that run at the same time should read few rows and columns. So they go down a band of
-`_BAND_TILES` tiles before they go to the next column.
+`_BAND_TILES` tiles before they go to the next column. A batch has all its tiles before the next.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unus
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction, ProductSum, find_contraction
+from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, operands_of
 
 _STEP = "    "
@@ -85,7 +86,10 @@ def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
         sizes = {"XBLOCK": tiling.xblock, "RBLOCK": tiling.rblock, "KBLOCK": tiling.kblock}
         x_size, r_size = (sizes[name] for name in names.sizes)
         form = replace(tiling, xblock=x_size, xsub=x_size, rblock=r_size)
-        viewed = make_block(replace(kernel, outer=x_axes, reduction=r_axes), form, rules, names)
+        # A batch's number is one for a whole program, as a size is.
+        fixed = (SizeSymbol(a.name, 0, a.extent.as_int() - 1) for a in found.batches)
+        part = replace(kernel, outer=x_axes, reduction=r_axes, sizes=(*kernel.sizes, *fixed))
+        viewed = make_block(part, form, rules, names)
         across, varying = (_varying(found, axes) for axes in (x_axes, r_axes))
         return replace(viewed, across_x=across, varying=varying)
 
@@ -131,18 +135,37 @@ def _place_lines(product: _Product) -> list[str]:
     counts = (("xnumel", found.rows), ("rnumel", found.columns), ("knumel", kernel.reduction))
     lines += [f"{name} = {block.writer.raw_text(numel(axes))}" for name, axes in counts]
     program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
-    if product.is_one_row:
+    if product.is_one_row and not found.batches:
         return [*lines, "xoffset = 0", f"roffset = {program} * RBLOCK"]
-    return [
-        *lines,
+    lines += [
         "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
         "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
+    ]
+    if found.batches:
+        lines += _batch_lines(found.batches, program)
+        program = "tile"
+    return [
+        *lines,
         f"xband = {program} // ({_BAND_TILES} * rtiles) * {_BAND_TILES}",
         f"xheight = tl.minimum(xtiles - xband, {_BAND_TILES})",
         f"inside = {program} - xband * rtiles",
         "xoffset = (xband + inside % xheight) * XBLOCK",
         "roffset = inside // xheight * RBLOCK",
     ]
+
+
+def _batch_lines(batches: tuple[Axis, ...], program: str) -> list[str]:
+    """Lines for the program's batch, and for its tile within that."""
+    lines = [
+        f"batch = {program} // (xtiles * rtiles)",
+        f"tile = {program} - batch * (xtiles * rtiles)",
+    ]
+    inner = numel(batches).as_int()
+    for axis in batches:
+        count, inner = inner, inner // axis.extent.as_int()
+        within = "batch" if axis is batches[0] else f"batch % {count}"
+        lines.append(f"{axis.name} = {within}" + (f" // {inner}" if inner > 1 else ""))
+    return lines
 
 
 def _point_lines(product: _Product) -> list[str]:
@@ -171,7 +194,12 @@ def _loop_lines(product: _Product) -> list[str]:
         *drop_unused_axes(_side_lines(product, product.right, rights), _FLATS),
         *(_dot_line(product, s) for s in product.found.sums),
     ]
-    return [*zeros, "for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
+    ends = []
+    if not product.found.rows:  # all rows of a tile are equal
+        totals = [block.names[s.number] for s in product.found.sums]
+        ends = [f"{t} = tl.sum(tl.where(xindex == 0, {t}, 0.0), 0)[None, :]" for t in totals]
+    loop = ["for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
+    return [*zeros, *loop, *ends]
 
 
 def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str]:
@@ -203,6 +231,8 @@ def _dot_line(product: _Product, product_sum: ProductSum) -> str:
     left, right, total = (
         names[n] for n in (product_sum.left, product_sum.right, product_sum.number)
     )
+    if not product.found.rows:
+        left = f"tl.broadcast_to({left}, [XBLOCK, KBLOCK])"
     return f"{total} = tl.dot({left}, {right}, {total})"
 
 

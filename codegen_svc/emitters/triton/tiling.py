@@ -146,7 +146,7 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
 def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
     """The number of programs that compute all points."""
     if tiling.kblock and (product := find_contraction(kernel)) is not None:
-        tiles = ceil_div(numel(product.columns), tiling.rblock)
+        tiles = ceil_div(numel(product.columns), tiling.rblock) * numel(product.batches)
         return ceil_div(numel(product.rows), tiling.xblock) * tiles
     if not tiling.is_tile:
         return ceil_div(numel(kernel.outer), tiling.xblock)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from frontend_svc.operators.core.extents import Extents, text_of
 from frontend_svc.operators.core.registry import EXTERN_CHECKS
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.graph_ir import TensorType
+from kernelfarm.ir.graph_ir import Node, TensorType
 
 Types = Sequence[TensorType]
 Check = Callable[[Extents, Types], TensorType]
@@ -49,6 +49,13 @@ def check_linear(extents: Extents, types: Types) -> TensorType:
     if not extents.is_same(x.shape[-1], weight.shape[-1]):
         raise InvalidGraphError(f"{x.shape[-1]} features; expected {weight.shape[-1]}")
     return TensorType(x.dtype, (*x.shape[:-1], *weight.shape[:-1]))
+
+
+def is_unscaled_sum(node: Node) -> bool:
+    """True if a node adds a tensor to a product and multiplies neither by another number than 1."""
+    scales = (node.attr(name, 1) for name in ("beta", "alpha"))
+    is_one = all(isinstance(scale, int | float) and scale == 1 for scale in scales)
+    return node.op == "aten.addmm.default" and is_one
 
 
 def _added(check: Check) -> Check:

@@ -43,6 +43,7 @@ from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.manifest import facts_to_proto, key_from_proto
+from kernelfarm.wire.product_choice import product_choice_to_proto
 
 if TYPE_CHECKING:
     import grpc
@@ -171,7 +172,9 @@ class FarmClient:
             targets=targets,
             priority=pb.PRIORITY_WARM_UP if warm_up else pb.PRIORITY_INTERACTIVE,
             options=pb.CompileOptions(
-                deterministic=options.is_deterministic, fallback_random=options.fallback_random
+                deterministic=options.is_deterministic,
+                fallback_random=options.fallback_random,
+                products=product_choice_to_proto(options.products),
             ),
             model=self.settings.model,
             facts=facts_to_proto(facts),

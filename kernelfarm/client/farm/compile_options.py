@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernelfarm.ir.product_choice import ProductChoice, product_pairs
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -11,15 +13,18 @@ class CompileOptions:
 
     `is_deterministic`: results do not depend on scheduling. `fallback_random`: the framework draws
     random numbers, so that they equal those of eager execution; otherwise kernels compute them,
-    with equal numbers on every device, fused with other operators.
+    with equal numbers on every device, fused with other operators. `products`: who computes
+    products of matrices.
     """
 
     is_deterministic: bool = False
     fallback_random: bool = False
+    products: ProductChoice = ProductChoice.AUTO
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The options as pairs of text, sorted by name, for a key."""
-        return (
+        flags = (
             ("deterministic", str(self.is_deterministic)),
             ("fallback_random", str(self.fallback_random)),
         )
+        return (*flags, *product_pairs(self.products))

@@ -16,6 +16,7 @@ from kernelfarm.client.disk.files import sealed, unsealed
 from kernelfarm.client.traces.torch_state import CAPTURE_VERSION
 from kernelfarm.errors import MalformedMessageError, UnsupportedVersionError
 from kernelfarm.ir.graph_ir import ABI_VERSION
+from kernelfarm.ir.product_choice import ProductChoice
 
 _LENGTH_BYTES = 8
 _DEVICES = ("cpu", "cuda")
@@ -42,6 +43,7 @@ class PrecompiledGraph:
     `InputOrder`. `static` are the positions of arguments that keep their memory, for CUDA graphs;
     None for the graphs of a training step, which are not recorded. `stated` are the settings that
     `torch.compile` was called with; all others are those of the process that loads the graph.
+    `products` is the text of a `ProductChoice`.
     """
 
     trace: bytes
@@ -51,6 +53,7 @@ class PrecompiledGraph:
     stated: Mapping[str, str | float] = field(default_factory=dict)
     is_deterministic: bool = False
     fallback_random: bool = False
+    products: str = ProductChoice.AUTO.value
     leaves_autocast: bool = False
     version: str = field(default_factory=version)
 
@@ -106,6 +109,7 @@ def _checked(header: Any) -> dict[str, Any]:
         and isinstance(stated, dict)
         and all(isinstance(value, _STATED.get(name, ())) for name, value in stated.items())
         and all(isinstance(header[flag], bool) for flag in flags)
+        and header["products"] in [choice.value for choice in ProductChoice]
         and isinstance(header["version"], str)
     )
     if not is_valid:

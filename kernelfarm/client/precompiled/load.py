@@ -33,6 +33,7 @@ from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.client.traces.entry import TraceEntry, from_bytes
 from kernelfarm.digest import program_key
 from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.product_choice import ProductChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,9 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
     process = _loading.get() or LoadingProcess(graph.stated)
     options = BackendOptions(
         client_settings(**process.stated),
-        CompileOptions(graph.is_deterministic, graph.fallback_random),
+        CompileOptions(
+            graph.is_deterministic, graph.fallback_random, ProductChoice(graph.products)
+        ),
     )
     target = device_support(device).target
     # The package may come from a machine with another processor.

@@ -135,5 +135,6 @@ class Packaging:
             stated=self._stated,
             is_deterministic=self._options.compiled.is_deterministic,
             fallback_random=self._options.compiled.fallback_random,
+            products=self._options.compiled.products.value,
             leaves_autocast=leaves_autocast,
         ).to_bytes()

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.settings import Mode
 from kernelfarm.errors import CallerError
+from kernelfarm.ir.product_choice import ProductChoice
 
 REDUCE_OVERHEAD = "reduce-overhead"
 """The name that torch gives to the mode in which calls are replays of CUDA graphs."""
@@ -43,7 +44,7 @@ def with_mode(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, 
 
 def stated_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The settings among the options."""
-    known = {*_SETTINGS, "strict", "deterministic", "fallback_random"}
+    known = {*_SETTINGS, "strict", "deterministic", "fallback_random", "products"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
@@ -54,8 +55,17 @@ def stated_settings(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compile_options(options: Mapping[str, Any]) -> CompileOptions:
-    """The options of the compilation among the options."""
+    """The options of the compilation among the options.
+
+    Raises:
+        CallerError: `products` is no `ProductChoice`.
+    """
+    stated = options.get("products", ProductChoice.AUTO.value)
+    choices = {choice.value: choice for choice in ProductChoice}
+    if stated not in list(choices):
+        raise CallerError(f"products {stated!r}; expected one of {', '.join(choices)}")
     return CompileOptions(
         is_deterministic=bool(options.get("deterministic", False)),
         fallback_random=bool(options.get("fallback_random", False)),
+        products=choices[stated],
     )

@@ -99,6 +99,7 @@ class _Tracer:
             positions=positions,
             is_deterministic=self._options.is_deterministic,
             fallback_random=self._options.fallback_random,
+            products=self._options.products.value,
             leaves_autocast=autocast_is_on(),
         ).to_bytes()
 

@@ -198,4 +198,4 @@ def _entry(case: Case, graph: int, result: WarmedProgram) -> ProgramCoverage:
 
 
 def _options(flags: CompileFlags) -> CompileOptions:
-    return CompileOptions(flags.deterministic, flags.fallback_random)
+    return CompileOptions(flags.deterministic, flags.fallback_random, flags.products)

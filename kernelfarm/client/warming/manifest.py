@@ -35,6 +35,7 @@ from pydantic import (
 
 from kernelfarm.client.warming.yaml_lines import YamlDocument, parse_yaml
 from kernelfarm.errors import CallerError, KernelfarmError
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.signing.tags import model_tag
 from kernelfarm.targets import target_facts
 
@@ -95,6 +96,7 @@ class CompileFlags(_Strict):
 
     deterministic: bool = False
     fallback_random: bool = False
+    products: ProductChoice = ProductChoice.AUTO
 
 
 class ModelSpec(_Strict):

@@ -77,6 +77,7 @@ class OptimizeRequest(_message.Message):
     TARGET_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    PRODUCTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs; empty is allowed."""
     graph: _builtins.bytes
@@ -91,6 +92,8 @@ class OptimizeRequest(_message.Message):
     """
     priority: _compile_service_pb2.Priority.ValueType
     """The urgency; UNSPECIFIED means INTERACTIVE. Warm-up work waits while other work does."""
+    products: _compile_service_pb2.ProductChoice.ValueType
+    """Who computes products of matrices; UNSPECIFIED: whatever is expected to be faster."""
     def __init__(
         self,
         *,
@@ -99,10 +102,11 @@ class OptimizeRequest(_message.Message):
         target: _builtins.str = ...,
         tenant: _builtins.str = ...,
         priority: _compile_service_pb2.Priority.ValueType = ...,
+        products: _compile_service_pb2.ProductChoice.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "priority", b"priority", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "priority", b"priority", "products", b"products", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -15,7 +15,7 @@ from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, all_targets, target_facts
-from tests.support.product_kernels import gated, linear, scaled
+from tests.support.product_kernels import gated, linear, scaled, sliced, vector
 from tests.support.third_party import need, output_of
 
 # Few rows are computed by instructions of a warp; a large tile by those of four warps, which take
@@ -96,6 +96,11 @@ def test_products_use_the_chips_instructions_for_matrices(
     [
         ("cuda:sm_90a", gated(64, 1024, 512)),
         pytest.param("cuda:sm_90a", scaled(512), marks=pytest.mark.slow),
+        ("cuda:sm_90a", sliced(4, 64, 1024, 256)),
+        pytest.param("cuda:sm_80", sliced(4, 64, 1024, 256), marks=pytest.mark.slow),
+        pytest.param("rocm:gfx942", sliced(4, 64, 1024, 256), marks=pytest.mark.slow),
+        ("cuda:sm_90a", vector(1024, 512)),
+        pytest.param("rocm:gfx942", vector(1024, 512), marks=pytest.mark.slow),
         ("rocm:gfx942", gated(64, 1024, 512)),
         pytest.param("rocm:gfx942", scaled(512), marks=pytest.mark.slow),
     ],
@@ -105,3 +110,4 @@ def test_what_is_fused_with_a_product_leaves_it_in_tiles(target: str, kernel: Ke
     for built in variants(kernel, target):
         assert dict(built.launch.extras)["form"] == "product"
         assert re.search(r"ttng\.warp_group_dot|tt\.dot", stage(built, "ttgir").decode())
+        assert built.launch.spills == 0

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from frontend_svc.decompose.report import NodeOutcome
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Ref
+from kernelfarm.ir.prim_attrs import normal_attrs
 from tests.support.captured_graphs import one_node_graph, prim_names
 from tests.support.small_graphs import tensor
 
@@ -29,3 +34,18 @@ def test_equal_values_are_computed_once() -> None:
     lowered = decompose_to_prims(full_graph)
     assert prim_names(lowered).count("sum") == 2
     assert lowered.graph.outputs[1] == lowered.graph.outputs[2]
+
+
+@pytest.mark.parametrize(
+    ("scales", "is_unscaled"),
+    [({}, True), ({"beta": 1, "alpha": 1.0}, True), ({"beta": 2}, None), ({"alpha": 0.5}, None)],
+)
+def test_a_sum_of_a_product_says_that_it_scales_nothing(
+    scales: dict[str, float], is_unscaled: bool | None
+) -> None:
+    types = [tensor(6), tensor(4, 3), tensor(3, 6)]
+    args = [Ref(0), Ref(1), Ref(2)]
+    graph = one_node_graph("aten.addmm.default", types, args, tensor(4, 6))
+    node = replace(graph.nodes[0], attrs=normal_attrs(dict(scales)))
+    (lowered,) = decompose_to_prims(replace(graph, nodes=(node,))).graph.nodes
+    assert lowered.attr("is_unscaled") is is_unscaled

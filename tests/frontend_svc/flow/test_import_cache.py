@@ -132,6 +132,7 @@ def test_everything_that_selects_a_program_and_the_tenant_are_in_the_digest() ->
         replace(job, targets=(CPU, "cuda:sm_90a")),
         replace(job, options=CompileOptions(is_deterministic=True)),
         replace(job, options=CompileOptions(fallback_random=True)),
+        replace(job, options=CompileOptions(products="own")),
         replace(job, tenant_cache=part_of("another")),
     ]
     digests = {request_digest(other) for other in (job, *others)}

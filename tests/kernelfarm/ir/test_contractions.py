@@ -8,7 +8,7 @@ from kernelfarm.ir.contractions import find_contraction, statement_axes
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from tests.support.loop_kernels import emitter_shapes
-from tests.support.product_kernels import gated, linear, scaled
+from tests.support.product_kernels import batched, gated, linear, scaled, sliced, vector
 
 
 def changed(kernel: Kernel, *replacements: tuple[str, str]) -> Kernel:
@@ -34,6 +34,64 @@ def test_products_of_one_kernel_share_a_factor() -> None:
     found = find_contraction(gated(8, 16, 32))
     assert found is not None
     assert [(s.left, s.right) for s in found.sums] == [(0, 2), (0, 6)]
+
+
+def test_a_vector_by_a_matrix_of_contiguous_columns_has_no_rows() -> None:
+    kernel = vector(16, 32)
+    found = find_contraction(kernel)
+    assert found is not None
+    assert (found.rows, found.has_columns) == ((), True)
+    turned = changed(kernel, ("load in1[d0 + 16*r0]", "load in1[32*d0 + r0]"))
+    assert find_contraction(turned) is None
+
+
+def test_scales_of_columns_do_not_make_a_matrix_of_contiguous_columns() -> None:
+    quantized = parse_kernel("""\
+kernel quantized
+param in in0: bf16[32]
+param in in1: i8[512]
+param in in2: f32[16]
+param out out0: f32[16]
+for d0 in 16
+reduce r0 in 32
+  %0: bf16 = load in0[r0]
+  %1: f32 = convert %0
+  %2: i8 = load in1[32*d0 + r0]
+  %3: f32 = convert %2
+  %4: f32 = load in2[d0]
+  %5: f32 = mul %3, %4
+  %6: bf16 = convert %5
+  %7: f32 = convert %6
+  %8: f32 = mul %1, %7
+  %9: f32 = sum %8
+  store out0[d0] = %9
+""")
+    assert find_contraction(quantized) is None
+    columns = changed(quantized, ("load in1[32*d0 + r0]", "load in1[d0 + 16*r0]"))
+    assert find_contraction(columns) is not None
+
+
+def test_axes_of_both_factors_are_batches() -> None:
+    found = find_contraction(batched(2, 3, 8, 16, 32))
+    assert found is not None
+    assert [axis.name for axis in found.batches] == ["d0", "d1"]
+    assert [axis.name for axis in (*found.rows, *found.columns)] == ["d2", "d3"]
+
+
+def test_the_columns_are_those_of_the_last_axis_that_is_no_batch_s() -> None:
+    order = ("for d0 in 3\nfor d1 in 8\nfor d2 in 16", "for d1 in 8\nfor d2 in 16\nfor d0 in 3")
+    found = find_contraction(changed(sliced(3, 8, 16, 32), order))
+    assert found is not None
+    assert [axis.name for axis in found.columns] == ["d2"]
+    assert (found.sums[0].left, found.sums[0].right) == (0, 2)
+
+
+def test_an_axis_of_no_factor_is_none_of_a_product() -> None:
+    """The sum would be repeated over it."""
+    repeated = changed(
+        sliced(3, 8, 16, 32), ("load in0[32*d0", "load in0[32"), ("load in1[512*d0", "load in1[512")
+    )
+    assert find_contraction(repeated) is None
 
 
 def test_the_last_axis_of_the_kernel_is_a_column() -> None:

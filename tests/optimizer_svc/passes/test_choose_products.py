@@ -7,8 +7,10 @@ import pytest
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.text import parse_graph
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import TargetFacts, target_facts
+from optimizer_svc.ir.products import Product
 from optimizer_svc.passes.choose_products import choose_products
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -59,7 +61,7 @@ def chosen(rows, target=V4, dtype=DType.F32, n=2048, k=2048, op="aten.mm.default
     transposed = make.add("permute", weight, dims=(1, 0))
     result = tensor_with_strides(rows, n, dtype=dtype)
     (y,) = make.add_extern(op, 0, [x, transposed], [result], is_contraction=True)
-    return y in choose_products(make.returning(y), target).weights
+    return y in choose_products(make.returning(y), target).by_result
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,14 @@ def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> 
 
 def test_a_weight_whose_columns_are_contiguous_is_the_library_s() -> None:
     plain = TWO_LAYERS.replace('@[1024, 1] = input "w"', '@[1, 1024] = input "w"')
-    assert choose_products(parse_graph(TWO_LAYERS), V4).weights
-    assert not choose_products(parse_graph(plain), V4).weights
+    assert choose_products(parse_graph(TWO_LAYERS), V4).by_result
+    assert not choose_products(parse_graph(plain), V4).by_result
 
 
 def test_a_product_by_a_weight_that_is_not_transposed_is_the_library_s() -> None:
     plain = TWO_LAYERS.replace("extern(%0, %3;", "extern(%0, %1;")
-    assert list(choose_products(parse_graph(TWO_LAYERS), V4).weights) == [4]
-    assert not choose_products(parse_graph(plain), V4).weights
+    assert list(choose_products(parse_graph(TWO_LAYERS), V4).by_result) == [4]
+    assert not choose_products(parse_graph(plain), V4).by_result
 
 
 def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
@@ -101,7 +103,7 @@ def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
         TWO_LAYERS.replace("%0: f32[4, 1024]@[1024, 1]", "%0: f32[4096]@[1]"),
         TWO_LAYERS.replace("extern(%0, %3;", "extern(%3;"),
     ):
-        assert not choose_products(parse_graph(wrong), V4).weights
+        assert not choose_products(parse_graph(wrong), V4).by_result
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64"])
@@ -109,10 +111,145 @@ def test_targets_without_measured_times_leave_all_products_to_the_library(target
     assert not chosen(4, target_facts(target))
 
 
-def test_hopper_computes_up_to_16_rows_by_kernels() -> None:
+def test_hopper_computes_up_to_64_rows_by_kernels() -> None:
     hopper = target_facts("cuda:sm_90a")
     narrow = {m for m in range(1, 70) if chosen(m, hopper, DType.BF16, 4096, 4096)}
-    assert narrow == set(range(1, 17))
+    assert narrow == set(range(1, 65))
     assert chosen(4, hopper, DType.BF16, 1024, 4096)
     assert not chosen(4, hopper, DType.BF16, 512, 768)
     assert not chosen(4, hopper, DType.F32, 4096, 4096)
+
+
+BIASED = """\
+graph prims 1
+%0: bf16[1024]@[1] = input "bias"
+%1: bf16[4, 2048]@[2048, 1] = input "x"
+%2: bf16[1024, 2048]@[2048, 1] = input "w"
+%3: bf16[2048, 1024] = permute(%2; dims=[1, 0]) from [0]
+%4: bf16[4, 1024]@[1024, 1] = extern(%0, %1, %3; is_contraction=true, is_unscaled=true, node=1, op="aten.addmm.default") from [1]
+return %4: bf16[4, 1024]@[1024, 1]
+"""
+HOPPER = target_facts("cuda:sm_90a")
+
+
+def by_kernels(
+    text: str, target: TargetFacts = HOPPER, choice: ProductChoice = ProductChoice.AUTO
+) -> list[Product]:
+    """The products of a graph that kernels compute."""
+    return list(choose_products(parse_graph(text), target, choice).by_result.values())
+
+
+def test_a_bias_is_added_by_the_kernels_of_a_gpu() -> None:
+    (found,) = by_kernels(BIASED)
+    assert (found.x, found.weight, found.bias) == (1, 2, 0)
+    assert not by_kernels(BIASED, V4)
+
+
+def test_a_sum_that_may_be_scaled_is_the_library_s() -> None:
+    """A graph does not show `beta` and `alpha`."""
+    scaled = BIASED.replace("is_unscaled=true, ", "")
+    found = choose_products(parse_graph(scaled), HOPPER, ProductChoice.OWN)
+    assert not found.by_result
+    assert found.notes == ("products by the framework: 1 that scale the product or what they add",)
+
+
+def test_a_sum_with_another_shape_is_no_bias() -> None:
+    assert not by_kernels(BIASED.replace("bf16[1024]@[1]", "bf16[1, 1024]@[1024, 1]"))
+
+
+def test_the_request_decides_about_products() -> None:
+    text = BIASED.replace("[4, ", "[40, ")
+    assert by_kernels(text, choice=ProductChoice.OWN)
+    assert not by_kernels(BIASED, choice=ProductChoice.LIBRARY)
+    ampere = target_facts("cuda:sm_80")
+    assert by_kernels(text, ampere, ProductChoice.OWN)
+    assert not by_kernels(text, ampere)
+    many = BIASED.replace("[4, ", "[65, ")
+    assert not by_kernels(many, ampere, ProductChoice.OWN)
+
+
+@pytest.mark.parametrize("size", ["4", "2048", "1024"])
+def test_a_product_without_terms_or_results_is_the_library_s(size: str) -> None:
+    empty = BIASED.replace(size, "0")
+    assert not by_kernels(empty, choice=ProductChoice.OWN)
+
+
+def test_the_request_s_choice_is_the_reason_in_the_report() -> None:
+    graph = parse_graph(BIASED)
+    (own,) = choose_products(graph, HOPPER, ProductChoice.OWN).notes
+    assert own == "product: 4 x 1024 (node 1) by a kernel: the request asks for kernels"
+    (library,) = choose_products(graph, HOPPER, ProductChoice.LIBRARY).notes
+    assert library == "products by the framework: 1 because the request asks for the library"
+
+
+def test_a_weight_may_have_contiguous_columns() -> None:
+    columns = """\
+graph prims 1
+%0: f16[4, 2048]@[2048, 1] = input "x"
+%1: f16[2048, 1024]@[1024, 1] = input "w"
+%2: f16[4, 1024]@[1024, 1] = extern(%0, %1; is_contraction=true, node=1, op="aten.mm.default") from [1]
+return %2: f16[4, 1024]@[1024, 1]
+"""
+    (found,) = by_kernels(columns, choice=ProductChoice.OWN)
+    assert found.has_columns
+    assert not by_kernels(columns, V4, ProductChoice.OWN)
+    turned = columns.replace("@[1024, 1] = input", "@[1, 2048] = input")
+    assert not by_kernels(turned, choice=ProductChoice.OWN)
+
+
+GELU = BIASED.replace(
+    "return %4: bf16[4, 1024]@[1024, 1]",
+    """\
+%5: f32[4, 1024] = convert(%4; dtype=f32)
+%6: f32[4, 1024] = tanh(%5)
+%7: bf16[4, 1024] = convert(%6; dtype=bf16)
+return %7: bf16[4, 1024]@[1024, 1]""",
+)
+
+
+def test_a_kernel_that_is_saved_counts_as_time_of_the_library() -> None:
+    def notes(text: str) -> str:
+        return choose_products(parse_graph(text), HOPPER).notes[0]
+
+    assert "for a kernel after it" not in notes(BIASED)
+    assert "1 for the framework and 2.00 for a kernel after it" in notes(GELU)
+    reduced = GELU.replace("[4, 1024] = tanh(%5)", "[4] = sum(%5; dims=[1])").replace(
+        "bf16[4, 1024] = convert(%6; dtype=bf16)\nreturn %7: bf16[4, 1024]@[1024, 1]",
+        "bf16[4] = convert(%6; dtype=bf16)\nreturn %7: bf16[4]@[1]",
+    )
+    assert "for a kernel after it" not in notes(reduced)
+
+
+GATED = """\
+graph prims 1
+%0: bf16[4, 2048]@[2048, 1] = input "x"
+%1: bf16[1024, 2048]@[2048, 1] = input "gate"
+%2: bf16[1024, 2048]@[2048, 1] = input "up"
+%3: bf16[2048, 1024] = permute(%1; dims=[1, 0])
+%4: bf16[2048, 1024] = permute(%2; dims=[1, 0])
+%5: bf16[4, 1024]@[1024, 1] = extern(%0, %3; is_contraction=true, node=1, op="aten.mm.default")
+%6: bf16[4, 1024]@[1024, 1] = extern(%0, %4; is_contraction=true, node=2, op="aten.mm.default")
+%7: f32[4, 1024] = convert(%5; dtype=f32)
+%8: f32[4, 1024] = convert(%6; dtype=f32)
+%9: f32[4, 1024] = mul(%7, %8)
+%10: bf16[4, 1024] = convert(%9; dtype=bf16)
+return %10: bf16[4, 1024]@[1024, 1]
+"""
+
+
+def test_a_kernel_after_two_products_is_saved_once() -> None:
+    first, second = choose_products(parse_graph(GATED), HOPPER).notes
+    assert "2.00 for a kernel after it" in first
+    assert "for a kernel after it" not in second
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "slices"),
+    [(16, 1024, 4096, 1), (17, 1024, 4096, 4), (64, 4096, 4096, 1), (64, 1024, 1000, 1)],
+)
+def test_sums_of_many_rows_are_split_where_tiles_are_few(
+    rows: int, n: int, k: int, slices: int
+) -> None:
+    text = BIASED.replace("1024", "N").replace("2048", "K").replace("[4, ", f"[{rows}, ")
+    (found,) = by_kernels(text.replace("N", str(n)).replace("K", str(k)), choice=ProductChoice.OWN)
+    assert found.slices == slices

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,7 +17,7 @@ from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.kernels.in_place import Pair, in_place_pairs
 from optimizer_svc.passes.compute_in_place import compute_in_place
-from optimizer_svc.pipeline import PASSES
+from optimizer_svc.pipeline import PASSES, given_facts
 from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -129,7 +127,7 @@ for d0 in 64
 
 def in_place_program(graph: Graph) -> Program:
     """The program, with results of every size in the memory of operands."""
-    facts: dict[str, Any] = {"graph": graph.without_hints(), "target": TARGET}
+    facts = given_facts(graph, TARGET)
     for step in PASSES:
         if step.name == "report-fusion":
             break

@@ -15,7 +15,8 @@ from torch.nn import functional
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.interpret import run_program
-from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph, verify_program
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, target_facts
@@ -26,6 +27,7 @@ from tests.support.compiled_kernels import run_targets
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
+from tests.support.single_operator import to_numpy
 from tests.support.traced_graphs import traced_one
 
 ROWS_OF_BF16 = """\
@@ -102,7 +104,7 @@ def test_products_by_kernels_are_as_exact_as_the_library_s(
 def in_tiles(rows: int) -> TargetFacts:
     """A GPU whose kernels compute all products of 16 bits with up to so many rows."""
     times = ProductTimes(1, library=(("1", 2.0),), kernel=((str(rows), 1.0),))
-    facts = FewRowFacts(narrow=times, are_tiled=True)
+    facts = FewRowFacts(narrow=times, narrow_columns=times)
     return replace(target_facts("cuda:sm_90a"), few_rows=facts)
 
 
@@ -119,10 +121,10 @@ graph prims 1
 %1: bf16[1024, 1024]@[1024, 1] = input "w"
 %2: bf16[1024, 1024] = permute(%1; dims=[1, 0]) from [0]
 %4: f32[2, 1024] = convert(%0; dtype=f32) from [1]
-%5: f32[2, 1024, 1024] = broadcast_in_dim(%4; dims=[0, 2], shape=[{2}, {1024}, {1024}]) from [1]
-%6: f32[1024, 1024] = convert(%1; dtype=f32) from [1]
-%7: f32[2, 1024, 1024] = broadcast_in_dim(%6; dims=[1, 2], shape=[{2}, {1024}, {1024}]) from [1]
-%8: f32[2, 1024, 1024] = mul(%5, %7) from [1]
+%5: f32[1024, 1024] = convert(%1; dtype=f32) from [1]
+%6: f32[2, 1024, 1024] = broadcast_in_dim(%4; dims=[0, 2], shape=[{2}, {1024}, {1024}]) from [1]
+%7: f32[2, 1024, 1024] = broadcast_in_dim(%5; dims=[1, 2], shape=[{2}, {1024}, {1024}]) from [1]
+%8: f32[2, 1024, 1024] = mul(%6, %7) from [1]
 %9: f32[2, 1024] = sum(%8; dims=[2]) from [1]
 %3: bf16[2, 1024] = convert(%9; dtype=bf16) from [1]
 return %3: bf16[2, 1024]@[1024, 1]
@@ -178,7 +180,7 @@ def test_a_sum_of_another_kind_does_not_enter_the_tiles_of_a_product() -> None:
 def test_products_in_tiles_round_once(rows: int) -> None:
     """In NumPy, against float64: as exact as the library."""
     torch.manual_seed(rows)
-    x, weight = torch.randn(rows, 300).bfloat16(), torch.randn(40, 300).bfloat16()
+    x, weight = torch.randn(rows, 304).bfloat16(), torch.randn(40, 304).bfloat16()
     captured = traced_one(functional.linear, x, weight)
     lowered = decompose_to_prims(captured.graph)
     program = optimize(lowered.graph, in_tiles(rows)).program
@@ -188,6 +190,53 @@ def test_products_in_tiles_round_once(rows: int) -> None:
     eager = functional.linear(x, weight).double().numpy()
     errors = [np.abs(found.astype(np.float64) - exact).max() for found in (ours, eager)]
     assert errors[0] <= errors[1] * 1.01
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 40])
+@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_products_with_a_bias_round_once(rows: int, has_columns: bool, dtype: torch.dtype) -> None:
+    """In NumPy, against float64; with many rows the sums are in slices."""
+    torch.manual_seed(rows)
+    x, bias = torch.randn(rows, 2048).to(dtype), torch.randn(48).to(dtype)
+    weight = torch.randn((2048, 48) if has_columns else (48, 2048)).to(dtype)
+
+    def layer(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, x, weight if has_columns else weight.t())
+
+    args = (bias, x, weight)
+    captured = traced_one(layer, *args)
+    graph = decompose_to_prims(captured.graph).graph
+    program = optimize(graph, target_facts("cuda:sm_90a"), ProductChoice.OWN).program
+    verify_program(program)
+    assert all(isinstance(step, Launch) for step in program.plan.steps)
+    assert len(program.plan.steps) == (2 if rows > 16 else 1)
+    by_shape = {tuple(tensor.shape): tensor for tensor in args}
+    shapes = [tuple(e.as_int() for e in i.kind.shape) for i in captured.graph.inputs]
+    (ours,) = run_program(program, [to_numpy(by_shape[shape]) for shape in shapes])
+    exact = layer(*(tensor.double() for tensor in args)).numpy()
+    eager = layer(*args).double().numpy()
+    errors = [np.abs(found.astype(np.float64) - exact).max() for found in (ours, eager)]
+    assert errors[0] <= errors[1] * 1.01
+
+
+def test_slices_are_added_with_what_follows_in_another_kernel() -> None:
+    """The slices of both products are one kernel, their sums, SiLU and multiplication the next."""
+
+    def layer(x: torch.Tensor, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+        return functional.silu(functional.linear(x, gate)) * functional.linear(x, up)
+
+    args = [torch.randn(shape).bfloat16() for shape in ((40, 2048), (64, 2048), (64, 2048))]
+    graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    result = optimize(graph, target_facts("cuda:sm_90a"), ProductChoice.OWN)
+    verify_program(result.program)
+    slices, total = result.program.kernels
+    found = find_contraction(slices)
+    assert found is not None
+    assert len(found.sums) == 2
+    assert [axis.extent.as_int() for axis in found.batches] == [2]
+    assert find_contraction(total) is None
+    assert "by kernels, in 2 slices: the request asks for kernels" in dict(result.stages)["report"]
 
 
 def test_what_follows_a_product_of_one_row_is_fused_with_it() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.ir.renaming import with_values
-from optimizer_svc.pipeline import PASSES, Pass
+from optimizer_svc.pipeline import PASSES, Pass, given_facts
 from tests.support.examples import examples
 from tests.support.random_graphs import Case, cases, run_extern
 from tests.support.random_updates import updating_cases
@@ -83,7 +82,7 @@ def test_a_pass_over_graphs_keeps_the_meaning_and_is_done_after_one_run(
 
 def run_alone(step: Pass, graph: Graph) -> Graph:
     """The graph after a pass and those before it that give it facts other than the graph."""
-    facts: dict[str, Any] = {"graph": graph, "target": TARGET}
+    facts = given_facts(graph, TARGET)
     for earlier in PASSES:
         if earlier.gives in step.needs and earlier.gives != "graph":
             facts[earlier.gives] = earlier.run(*(facts[name] for name in earlier.needs))

@@ -12,7 +12,7 @@ from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import MADE_KINDS, Memories, live_bytes
 from optimizer_svc.passes.order_steps import order_steps
-from optimizer_svc.pipeline import PASSES
+from optimizer_svc.pipeline import PASSES, given_facts
 from tests.support.examples import examples
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -115,7 +115,7 @@ def test_a_value_in_the_cache_does_not_wait_for_its_reader() -> None:
 
 
 def before_order(graph: Graph) -> tuple[Materialization, Fusion]:
-    facts: dict[str, object] = {"graph": graph.without_hints(), "target": TARGET}
+    facts = given_facts(graph, TARGET)
     for step in PASSES:
         if step.name == "order-steps":
             break

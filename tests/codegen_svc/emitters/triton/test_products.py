@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from codegen_svc.backends.triton_gpu import scalar_rules
 from codegen_svc.emitters.triton.product_tiling import product_tiling, shared_bytes
@@ -17,7 +18,7 @@ from kernelfarm.ir.contractions import Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, all_targets, target_facts
 from tests.support.goldens import assert_golden_file
-from tests.support.product_kernels import gated, linear, scaled
+from tests.support.product_kernels import batched, gated, linear, scaled, sliced, vector
 from tests.support.traffic_kernels import batch_norm_relu
 from tests.support.triton_cases import expected, interpreter_case, random_buffers
 from tests.support.triton_interpreter import run_interpreted
@@ -45,7 +46,15 @@ CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (gated(40, 17, 64, "f16"), {}, tile(32, 32, 64)),
     (scaled(37, "f16"), {"s0": 19}, tile(16, 32, 16)),
     (scaled(32, "f16"), {"s0": 1}, tile(16, 16, 16, 64)),
+    (sliced(3, 20, 40, 24), {}, tile(16, 32, 16)),
+    (sliced(2, 5, 32, 32, "f16"), {}, tile(16, 16, 32, 64)),
+    (vector(40, 24), {}, tile(16, 32, 16)),
+    (vector(64, 64), {}, tile(16, 16, 32)),
+    (batched(2, 3, 20, 24, 32), {}, tile(16, 32, 16)),
 ]
+
+
+ROUNDING = {DType.BF16: 2**-8, DType.F16: 2**-11, DType.F32: 2**-19}
 
 
 def test_products_in_tiles_equal_the_loop_interpreter() -> None:
@@ -62,10 +71,29 @@ def test_products_in_tiles_equal_the_loop_interpreter() -> None:
         assert not isinstance(result, str), result
         reference = expected(kernel, given, sizes)["out0"].astype(np.float64)
         got = result[-1].astype(np.float64)
-        is_bf16 = kernel.params[-1].dtype is DType.BF16
         # The sums differ in order, and so at most by one rounding to 16 bits.
-        allowed = (2**-8 if is_bf16 else 2**-11) * np.maximum(np.abs(reference), 1)
+        allowed = ROUNDING[kernel.params[-1].dtype] * np.maximum(np.abs(reference), 1)
         assert (np.abs(got - reference) <= 2 * allowed).all(), kernel.name
+
+
+@pytest.mark.parametrize("rows", [1, 16, 40])
+def test_products_in_tiles_are_as_exact_as_eager(rows: int) -> None:
+    """Both round sums in f32 once. Triton's interpreter truncates to bf16, so only f16 shows it."""
+    torch.manual_seed(rows)
+    x, weight = torch.randn(rows, 1000).half(), torch.randn(48, 1000).half()
+    eager = torch.nn.functional.linear(x, weight)
+    exact = x.double() @ weight.double().t()
+    given = {
+        "in0": x.flatten().numpy(),
+        "in1": weight.flatten().numpy(),
+        "out0": np.zeros(eager.numel(), np.float16),
+    }
+    kernel = linear(rows, 48, 1000, "f16")
+    (result,) = run_interpreted([interpreter_case(kernel, given, {}, tile(16, 16, 128))])
+    assert not isinstance(result, str), result
+    ours = torch.from_numpy(result[-1]).reshape(eager.shape)
+    errors = [(found.double() - exact).abs().max().item() for found in (ours, eager)]
+    assert errors[0] <= 1.01 * errors[1]
 
 
 @pytest.mark.golden
@@ -88,6 +116,7 @@ def test_factors_are_masked_where_points_are_past_the_end() -> None:
 def test_a_program_computes_a_tile_of_results() -> None:
     assert program_count(linear(50, 70, 45), tile(16, 32, 16)).as_int() == 4 * 3
     assert str(program_count(scaled(32), tile(16, 32, 16))) == "2*((s0 + 15)//16)"
+    assert program_count(sliced(3, 50, 70, 45), tile(16, 32, 16)).as_int() == 3 * 4 * 3
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda facts: facts.name)
@@ -109,6 +138,14 @@ def test_few_rows_have_narrow_tiles_that_are_long_along_the_sums() -> None:
         assert tiling is not None
         assert (tiling.xblock, tiling.rblock, tiling.kblock) == (16, side, 256)
         assert (tiling.num_warps, tiling.num_stages) == (warps, 4)
+
+
+def test_slices_have_wide_tiles_with_a_program_for_each_multiprocessor() -> None:
+    kernel = sliced(4, 64, 2048, 1024)
+    tiling = product_tiling(kernel, contraction(kernel), TARGET, 32)
+    assert tiling is not None
+    assert (tiling.xblock, tiling.rblock, tiling.kblock) == (64, 64, 128)
+    assert program_count(kernel, tiling).as_int() == 128
 
 
 def test_a_kernel_that_is_no_product_has_no_tiles_of_products() -> None:

@@ -121,6 +121,7 @@ def test_bytes_that_are_no_graph_are_refused(package: bytes) -> None:
         "static": [-1],
         "stated": {"namespace": "other"},
         "is_deterministic": 1,
+        "products": ["own"],
         "version": None,
         "more": 1,
     }.items():
