@@ -19,10 +19,10 @@ from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.triton.check_source import check_source
 from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
-from kernelfarm.targets import ProcessorFacts, TargetFacts
+from kernelfarm.targets import ProcessorFacts, TargetFacts, target_facts
 
 # The front end asks for a GPU; its simplest form of each operation is that of this one.
-_FRONT_END: Final = CompileTarget("cuda", 90, 32)
+_FRONT_END: Final = "cuda:sm_90a"
 _OPTIONS: Final = {"enable_fp_fusion": True, "num_ctas": 1}
 
 
@@ -38,7 +38,10 @@ def build_llvm_user_kernel(
     check_source(kernel.source)
     with stage("triton"):
         source = emit_user_module(kernel)
-    front = compile_triton(source, _FRONT_END, _OPTIONS, None, last_stage="ttir")
+    gpu = target_facts(_FRONT_END).gpu
+    assert gpu is not None
+    chip = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    front = compile_triton(source, chip, _OPTIONS, None, last_stage="ttir")
     code = llvm_toolchain.code_target(target)
     with stage("llir"):
         llir = emit_blocks(parse_program(str(front.stages["ttir"])), code)

@@ -140,7 +140,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         counts_to_sort=not facts.takes_many_axes,
         takes_narrow_functions=target.gpu is not None,
         takes_eviction_policies=target.gpu is not None,
-        takes_assembly=target.gpu is not None and target.gpu.triton_backend == "cuda",
+        takes_assembly=target.gpu is not None and target.gpu.takes_ptx,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class ProductChoice(enum.Enum):
+class ProductChoice(enum.StrEnum):
     """AUTO: whatever the chip's measured times say is faster, kernels or the framework's library.
 
     LIBRARY: the library computes all products. OWN: kernels compute every product that they can.

@@ -136,7 +136,8 @@ class GpuFacts:
     `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
     row of up to `held_row_bytes` that several loops read is held by one program in pieces.
     `hints` are the names of the hints that its toolchain can follow; `max_waves_per_unit` is the
-    most waves of an execution unit, for chips that have such a hint.
+    most waves of an execution unit, for chips that have such a hint. `takes_ptx`: its compiler
+    takes instructions of PTX in Triton's source.
     """
 
     triton_backend: str
@@ -151,6 +152,7 @@ class GpuFacts:
     held_row_bytes: int = 0
     hints: tuple[str, ...] = ()
     max_waves_per_unit: int = 0
+    takes_ptx: bool = False
 
 
 @dataclass(frozen=True, slots=True)

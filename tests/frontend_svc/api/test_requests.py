@@ -9,10 +9,13 @@ from kernelfarm.v1.compile_service_pb2 import CompileOptions as Message
 
 
 def test_every_field_of_the_options_is_part_of_the_key() -> None:
-    fields = [field.name for field in Message.DESCRIPTOR.fields]
-    for name in fields:
-        pairs = dict(options_of(Message(**{name: True})).key_pairs())
-        assert pairs == {**dict.fromkeys(fields, "False"), name: "True"}
+    changed = {"deterministic": "True", "fallback_random": "True", "products": "library"}
+    assert [field.name for field in Message.DESCRIPTOR.fields] == list(changed)
+    usual = dict(options_of(Message()).key_pairs())
+    assert usual == {"deterministic": "False", "fallback_random": "False"}
+    for name, text in changed.items():
+        pairs = dict(options_of(Message(**{name: 1})).key_pairs())
+        assert pairs == {**usual, name: text}
 
 
 def test_client_and_farm_agree_on_options_in_keys() -> None:
