@@ -59,7 +59,8 @@ class CodegenService(CodegenServiceServicer):
     def __init__(self, dispatcher: Dispatcher, cache: EdgeCache) -> None:
         self._dispatcher = dispatcher
         self._cache = cache
-        self._reading = asyncio.Lock()
+        # Those of warm-ups have a lock of their own, so that users do not wait for them.
+        self._reading = {is_warm_up: asyncio.Lock() for is_warm_up in (False, True)}
 
     async def BuildKernels(
         self, request: pb.BuildKernelsRequest, context: grpc.aio.ServicerContext[object, object]
@@ -108,7 +109,7 @@ class CodegenService(CodegenServiceServicer):
         jobs: list[KernelJob] = []
         for first in range(0, len(request.kernels), _READ_TOGETHER):
             kernels = request.kernels[first : first + _READ_TOGETHER]
-            async with self._reading:
+            async with self._reading[_is_warm_up(request)]:
                 jobs += await asyncio.to_thread(_jobs, request, kernels, target)
         return jobs
 
@@ -182,15 +183,18 @@ async def _report_queues(dispatcher: Dispatcher, cache: EdgeCache) -> None:
         await asyncio.sleep(_REPORT_QUEUES_S)
 
 
+def _is_warm_up(request: pb.BuildKernelsRequest) -> bool:
+    return request.priority == compile_service_pb2.PRIORITY_WARM_UP
+
+
 def _jobs(
     request: pb.BuildKernelsRequest, kernels: Sequence[loops_pb2.Kernel], target: TargetFacts
 ) -> list[KernelJob]:
     """The jobs for some kernels of a request."""
-    is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
     return [
         replace(
             _job(kernel, target),
-            is_warm_up=is_warm_up,
+            is_warm_up=_is_warm_up(request),
             request_id=current_request_id(),
             namespace=request.namespace,
             salt=request.salt,
