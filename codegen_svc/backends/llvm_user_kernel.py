@@ -19,7 +19,7 @@ from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.triton.check_source import check_source
 from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
-from kernelfarm.targets import ProcessorFacts, TargetFacts, target_facts
+from kernelfarm.targets import GpuFacts, ProcessorFacts, TargetFacts, target_facts
 
 # The front end asks for a GPU; its simplest form of each operation is that of this one.
 _FRONT_END: Final = "cuda:sm_90a"
@@ -38,8 +38,7 @@ def build_llvm_user_kernel(
     check_source(kernel.source)
     with stage("triton"):
         source = emit_user_module(kernel)
-    gpu = target_facts(_FRONT_END).gpu
-    assert gpu is not None
+    gpu = target_facts(_FRONT_END).section(GpuFacts)
     chip = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     front = compile_triton(source, chip, _OPTIONS, None, last_stage="ttir")
     code = llvm_toolchain.code_target(target)
