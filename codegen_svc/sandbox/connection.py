@@ -95,6 +95,7 @@ class SandboxProcess:
         self._is_last = False
         self._ahead: _JobAhead | None = None
         self._is_busy = False
+        self._received = b""
 
     @property
     def is_last(self) -> bool:
@@ -237,16 +238,17 @@ class SandboxProcess:
         return bytes(content), ""
 
     def _record(self) -> dict[str, Any] | None:
-        """The supervisor's record; None if it is gone or does not answer."""
+        """The supervisor's next record; None if it is gone or does not answer."""
         self._supervision.settimeout(_END_WITHIN_S)
-        content = b""
         try:
-            while not content.endswith(b"\n") and len(content) < _RECORD_BYTES:
+            while b"\n" not in self._received and len(self._received) < _RECORD_BYTES:
                 part = self._supervision.recv(_RECORD_BYTES)
                 if not part:
                     return None
-                content += part
-            record: dict[str, Any] = json.loads(content)
+                self._received += part
+            # A process that ends after its result has two records, which may arrive together.
+            line, _, self._received = self._received.partition(b"\n")
+            record: dict[str, Any] = json.loads(line)
         except (OSError, ValueError):
             return None
         return record
