@@ -14,6 +14,7 @@ from frontend_svc.api.cache_service import CACHE_SERVICE, CacheDependencies, Cac
 from frontend_svc.api.compile_service import SERVICE_NAME, CompileService
 from frontend_svc.api.envelopes import with_envelopes
 from frontend_svc.api.trace_service import TRACE_SERVICE, TraceService
+from frontend_svc.api.tuning_service import TUNING_SERVICE, TuningService
 from frontend_svc.cache.farm_metrics import exported_farm_metrics
 from frontend_svc.cache.gateway_tier import GatewayTier
 from frontend_svc.cache.invalidation_feed import InvalidationFeed
@@ -46,6 +47,7 @@ from kernelfarm.targets import all_targets
 from kernelfarm.v1.cache_service_pb2_grpc import add_CacheServiceServicer_to_server
 from kernelfarm.v1.compile_service_pb2_grpc import add_CompileServiceServicer_to_server
 from kernelfarm.v1.trace_service_pb2_grpc import add_TraceServiceServicer_to_server
+from kernelfarm.v1.tuning_service_pb2_grpc import add_TuningServiceServicer_to_server
 
 # The interval while the optimizer starts.
 _RETRY_S = 0.2
@@ -207,12 +209,14 @@ def _services(
     caching = CacheService(work, settings)
     admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
     tracing = TraceService(services.tenant_caches, admission, settings)
+    tuning = TuningService(services.tenant_caches)
     add_compiling = partial(add_CompileServiceServicer_to_server, compiling)
     add_caching = partial(add_CacheServiceServicer_to_server, caching)
     return [
         ServiceRegistration(SERVICE_NAME, with_envelopes(add_compiling)),
         ServiceRegistration(CACHE_SERVICE, with_envelopes(add_caching)),
         ServiceRegistration(TRACE_SERVICE, partial(add_TraceServiceServicer_to_server, tracing)),
+        ServiceRegistration(TUNING_SERVICE, partial(add_TuningServiceServicer_to_server, tuning)),
     ]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kernelfarm.errors import MalformedMessageError
@@ -32,6 +32,7 @@ __all__ = [
     "program_key",
     "program_keys",
     "trace_digest",
+    "tuning_digest",
 ]
 
 DIGEST_BYTES = 32
@@ -136,6 +137,12 @@ def trace_digest(parts: Mapping[str, str]) -> bytes:
                 f" at most {MAX_PART_CHARS} printable ones"
             )
     return _digest(("trace", *(text for part in sorted(parts.items()) for text in part)))
+
+
+def tuning_digest(kernels: Sequence[bytes], values: Sequence[int]) -> bytes:
+    """Digest of what is measured: the digests of all candidates, and the sizes that matter."""
+    texts = (str(len(kernels)), *(kernel.hex() for kernel in kernels), *map(str, values))
+    return _digest(("tuning", *texts))
 
 
 def _digest(parts: tuple[str, ...]) -> bytes:

@@ -14,6 +14,7 @@ from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.named_models import NamedModels
 from kernelfarm.cache.quotas import Quotas, most_failures
 from kernelfarm.cache.redis_keys import RedisKeys, tenant_namespace
+from kernelfarm.cache.tuning_records import TuningRecords
 from kernelfarm.service.tenants.identity import SHARED_TENANT, NamespaceConfig
 from kernelfarm.signing.tags import tenant_tag
 
@@ -28,6 +29,7 @@ class TenantCache:
     traces: Traces
     index: KeyIndex
     quotas: Quotas
+    tuning: TuningRecords
     kernel_salt: bytes = field(repr=False)
 
     @property
@@ -83,6 +85,7 @@ class TenantCaches:
             self._traces(cache, namespace_config),
             KeyIndex(cache.client, cache.redis_keys, Space.PROGRAMS),
             Quotas(cache.client, cache.redis_keys),
+            TuningRecords(cache.client, cache.redis_keys),
             hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
         )
 

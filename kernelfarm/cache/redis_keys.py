@@ -194,5 +194,14 @@ class RedisKeys:
         """The input of a kernel job."""
         return self.redis_key("j", self.storage_key(key).hex())
 
+    def tuning(self, digest: bytes) -> RedisKey:
+        """The reports on a tuning subject."""
+        return self.redis_key("tune", self.storage_key(digest).hex())
+
+    @property
+    def tuning_index(self) -> RedisKey:
+        """The tuning subjects with reports, by the time of their last use."""
+        return self.redis_key("tune")
+
     def _of_key(self, kind: str, space: Space, key: bytes) -> RedisKey:
         return self.redis_key(kind, space.value, self.storage_key(key).hex())

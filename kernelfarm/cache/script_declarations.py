@@ -213,6 +213,20 @@ class PutTrace(NamedTuple):
     content: bytes
 
 
+class Tuning(NamedTuple):
+    """Parameters of `tuning.lua`."""
+
+    record: RedisKey
+    records: RedisKey
+    record_ttl_s: int
+    most_records: int
+    most_reports: int
+    measuring_ms: int
+    wanted: int
+    reporter: str
+    times: bytes
+
+
 class Invalidate(NamedTuple):
     """Parameters of `invalidate.lua`."""
 
@@ -299,6 +313,7 @@ REMOVE_VARIANT = Script("remove_variant", RemoveVariant, _ENTRIES)
 COPY_BLOBS = Script("copy_blobs", CopyBlobs, _BLOBS)
 REPORT_MISSING_BLOB = Script("report_missing_blob", ReportMissingBlob)
 PUT_TRACE = Script("put_trace", PutTrace, _ENTRIES)
+TUNING = Script("tuning", Tuning)
 INVALIDATE = Script("invalidate", Invalidate, _EPOCH_TABLE)
 EPOCH = Script("epoch", CurrentEpoch, _EPOCH_TABLE)
 HANDSHAKE = Script("handshake", ServerCheck, _EPOCH_TABLE)
@@ -324,6 +339,7 @@ SCRIPTS: dict[str, Script[Any]] = {
         COPY_BLOBS,
         REPORT_MISSING_BLOB,
         PUT_TRACE,
+        TUNING,
         INVALIDATE,
         EPOCH,
         HANDSHAKE,

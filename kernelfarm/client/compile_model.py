@@ -13,7 +13,7 @@ from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.programs.loaded import load_program
+from kernelfarm.client.programs.loaded import load_program, tuning_policy
 from kernelfarm.client.programs.saved_files import save_programs
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
@@ -86,8 +86,7 @@ class CompiledModel:
         support = device_support(captured.device)
         program = self._program(support.target)
         loaded = load_program(self._client, program, support.loader)
-        tuning_s = self._client.settings.tuning_s
-        bound = loaded.for_graph(captured, support.loader, tuning_s=tuning_s)
+        bound = loaded.for_graph(captured, support.loader, tuning=tuning_policy(self._client))
         return PlanRunner(bound, is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:

@@ -86,9 +86,10 @@ class ClientSettings:
     """What a graph does until its program is there, and if the farm cannot serve it."""
     cuda_graphs: bool = False
     """Records the programs of GPUs as CUDA graphs; `mode="reduce-overhead"` is the same."""
-    autotune: Literal["measure", "first"] = "measure"
-    """How autotuned Triton kernels of a model choose a configuration: the first launch measures all
-    of them, or the first one that fits the device is launched."""
+    autotune: Literal["fleet", "measure", "first"] = "fleet"
+    """How autotuned Triton kernels of a model choose a configuration: a few clients of the farm
+    measure and all use what is the fastest, or the first launch measures all of them, or the first
+    one that fits the device is launched."""
     autotune_limit_s: Annotated[float, Bound(gt=0)] = 30.0
     """How long the first launch of an autotuned kernel measures. Then the fastest configuration so
     far is launched from then on."""
@@ -169,11 +170,6 @@ class ClientSettings:
     def changed(self, **changes: Any) -> ClientSettings:
         """These settings with other values of some."""
         return replace(self, **changes)
-
-    @property
-    def tuning_s(self) -> float:
-        """How long a first launch measures the configurations of an autotuned kernel; 0: not."""
-        return self.autotune_limit_s if self.autotune == "measure" else 0.0
 
     @property
     def namespaces(self) -> tuple[str, ...]:

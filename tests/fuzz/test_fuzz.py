@@ -46,9 +46,13 @@ WIDE_BOUNDS = Bounds(call_s=30.0, long_s=120.0)
 def test_every_rpc_of_every_service_is_called_with_messages_that_have_content() -> None:
     rpcs = all_rpcs()
     services = {rpc.service for rpc in rpcs}
-    assert {"CompileService", "CacheService", "TraceService", "OptimizerService"} < {
-        service.rpartition(".")[2] for service in services
-    }
+    assert {
+        "CompileService",
+        "CacheService",
+        "TraceService",
+        "TuningService",
+        "OptimizerService",
+    } < {service.rpartition(".")[2] for service in services}
     bare = [rpc.path for rpc in rpcs if not is_described(rpc.request.DESCRIPTOR.full_name)]
     assert not bare, f"describe valid requests of {bare} in valid_messages.py"
     assert set(SHARES) <= {rpc.name for rpc in rpcs}

@@ -24,6 +24,7 @@ from kernelfarm.v1 import cache_service_pb2 as cache
 from kernelfarm.v1 import compile_service_pb2 as compiles
 from kernelfarm.v1 import graph_pb2, manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as traces
+from kernelfarm.v1 import tuning_service_pb2 as tuning
 from kernelfarm.wire.embedded import embedded, field_tag
 from kernelfarm.wire.manifest import manifest_to_proto
 from tests.fuzz.corpus import seeds
@@ -146,6 +147,23 @@ def _import_program() -> Iterator[Message]:
     yield cache.ImportProgramRequest(program=signed, contents=[blob], accepts_invalidated=True)
 
 
+def _tuning_subject() -> tuning.TuningSubject:
+    return tuning.TuningSubject(digest=bytes(32), device="a chip, driver 1", candidates=3)
+
+
+def _lookup_tuning() -> Iterator[Message]:
+    for can_measure in (False, True):
+        yield tuning.LookupTuningRequest(
+            subject=_tuning_subject(), reporter=bytes(16), can_measure=can_measure
+        )
+
+
+def _report_tuning() -> Iterator[Message]:
+    yield tuning.ReportTuningRequest(
+        subject=_tuning_subject(), reporter=bytes(16), times_ns=[10_000, 0, 20_000]
+    )
+
+
 def _explain_trace() -> Iterator[Message]:
     yield traces.ExplainTraceMissRequest(digest=trace_digest(PARTS))
     yield traces.ExplainTraceMissRequest(parts=PARTS, model="fuzz@1")
@@ -218,6 +236,8 @@ _MAKERS: dict[str, Callable[[], Iterator[Message]]] = {
     "kernelfarm.v1.LookupTraceRequest": _lookup_trace,
     "kernelfarm.v1.PutTraceRequest": _put_trace,
     "kernelfarm.v1.ExplainTraceMissRequest": _explain_trace,
+    "kernelfarm.v1.LookupTuningRequest": _lookup_tuning,
+    "kernelfarm.v1.ReportTuningRequest": _report_tuning,
     "kernelfarm.v1.Manifest": _manifests,
     "kernelfarm.v1.CallerFacts": lambda: iter([_facts()]),
     "kernelfarm.v1.Trace": lambda: iter([traces.Trace.FromString(trace_content())]),

@@ -22,7 +22,7 @@ from kernelfarm.client.loaders.contract import LaunchCall, Loader
 from kernelfarm.client.loaders.cpu import CpuLoader
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.loaders.variants import LoadedVariant
-from kernelfarm.client.runtime.program import DEFAULT_TUNING_S, BoundProgram
+from kernelfarm.client.runtime.program import DEFAULT_TUNING, BoundProgram, TuningPolicy
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP, UserKernel
@@ -75,10 +75,10 @@ class CompiledHere:
         *variants: LoadedVariant,
         stands_in: Callable[[UserKernel], LoadedVariant] | None = None,
         loader: Loader | None = None,
-        tuning_s: float = DEFAULT_TUNING_S,
+        tuning: TuningPolicy = DEFAULT_TUNING,
     ) -> None:
         self._variants, self._stands_in = variants, stands_in
-        self._loader, self._tuning_s = loader or CpuLoader(), tuning_s
+        self._loader, self._tuning = loader or CpuLoader(), tuning
         self.graphs: list[CapturedGraph] = []
         self.reports: list[str] = []
         self._call = torch.compile(function, backend=self._backend, fullgraph=True)
@@ -106,7 +106,7 @@ class CompiledHere:
             ]
             kernels += [self._variants_of(user) for user in made.program.user_kernels]
             bound = BoundProgram(
-                made.program.plan, tuple(kernels), captured, self._loader, tuning_s=self._tuning_s
+                made.program.plan, tuple(kernels), captured, self._loader, tuning=self._tuning
             )
             runner = PlanRunner(bound)
         return make_boxed_func(lambda *args: runner(args))

@@ -74,6 +74,9 @@ class Loader(Protocol):
 class LaunchTimer(Protocol):
     """Measures launches on a device."""
 
+    def device(self) -> str:
+        """The device and its driver, in at most 200 characters; times of equal ones compare."""
+
     def obstacle(self) -> str:
         """Why launches of the calling thread cannot be measured now; empty if they can."""
 

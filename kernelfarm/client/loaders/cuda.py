@@ -105,7 +105,10 @@ class CudaLoader:
 
     def timer(self) -> LaunchTimer:
         """A timer by the device's events."""
-        return CudaTimer(self._index)
+        version = ctypes.c_int()
+        _check(_driver().cuDriverGetVersion(ctypes.byref(version)))
+        major, minor = divmod(version.value, 1000)
+        return CudaTimer(self._index, f"{major}.{minor // 10}")
 
     def context(self) -> int:
         """The raw handle of torch's current stream."""

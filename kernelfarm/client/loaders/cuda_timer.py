@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 import torch
 
+_NAME_CHARS = 150
+
 
 class CudaTimer:
     """A timer of one GPU; it measures on torch's current stream."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, driver: str) -> None:
+        """`driver` is the driver's version."""
         self._index = index
+        self._driver = driver
+
+    def device(self) -> str:
+        """The GPU's name as the driver states it, and the driver's version."""
+        name = torch.cuda.get_device_name(self._index)
+        return f"{name[:_NAME_CHARS]}, CUDA driver {self._driver}"
 
     def obstacle(self) -> str:
         """A stream that records a CUDA graph runs nothing, so nothing can be measured."""

@@ -13,6 +13,7 @@ from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.cuda_graphs import CudaGraphs
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.loaded import tuning_policy
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.runtime.runner import PlanRunner
@@ -77,9 +78,9 @@ class ProgramFinder:
                 self._key,
                 search.prefetched,
             )
-            bound = loaded.for_graph(
-                self._captured, self._support.loader, tuning_s=settings.tuning_s
-            )
+            access = access_to(settings)
+            tuning = tuning_policy(access.client, access.check_recent_failure)
+            bound = loaded.for_graph(self._captured, self._support.loader, tuning=tuning)
             return PlanRunner(
                 bound,
                 leaves_autocast=self._leaves_autocast,

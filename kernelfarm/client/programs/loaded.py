@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compiled_program import CompiledProgram
@@ -11,9 +13,18 @@ from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.programs.kernels import BlobReader, load_kernels
-from kernelfarm.client.runtime.program import DEFAULT_TUNING_S, BoundProgram, Validity
+from kernelfarm.client.runtime.program import (
+    DEFAULT_TUNING,
+    BoundProgram,
+    TuningPolicy,
+    Validity,
+)
 from kernelfarm.ir.program_ir import Plan
 from kernelfarm.signing import Manifest
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.client import FarmClient
+    from kernelfarm.client.farm.tuning_client import FarmTuning
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +43,10 @@ class LoadedProgram:
     validity: Validity = field(default_factory=Validity, compare=False)
 
     def for_graph(
-        self, captured: CapturedGraph, loader: Loader, *, tuning_s: float = DEFAULT_TUNING_S
+        self, captured: CapturedGraph, loader: Loader, *, tuning: TuningPolicy = DEFAULT_TUNING
     ) -> BoundProgram:
-        """The program bound to one captured graph; `tuning_s` as in `BoundProgram`."""
-        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, tuning_s)
+        """The program bound to one captured graph; `tuning` as in `BoundProgram`."""
+        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, tuning)
 
     def is_stale(self, now: InvalidationState) -> bool:
         """True if the program was invalidated, or may have been without this client's knowledge."""
@@ -69,3 +80,23 @@ def load_program(
     """
     kernels = load_kernels(reader, compiled, loader)
     return LoadedProgram(compiled.plan, kernels, compiled.manifest, tags, known)
+
+
+def tuning_policy(client: FarmClient, check: Callable[[], None] = lambda: None) -> TuningPolicy:
+    """How autotuned kernels choose their configurations, by the client's settings.
+
+    `check` raises an error while the farm should not be asked.
+    """
+    settings = client.settings
+    if settings.autotune == "first":
+        return TuningPolicy(limit_s=0.0)
+    if settings.autotune == "measure":
+        return TuningPolicy(settings.autotune_limit_s)
+
+    def fleet() -> FarmTuning:
+        # Few programs have such kernels, and clients should start quickly.
+        from kernelfarm.client.farm.tuning_client import FarmTuning  # noqa: PLC0415
+
+        return FarmTuning(client, check)
+
+    return TuningPolicy(settings.autotune_limit_s, fleet)

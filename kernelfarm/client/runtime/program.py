@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.contract import Loader
 from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
 
-DEFAULT_TUNING_S = 30.0
-"""How long the configurations of an autotuned kernel are measured, unless a setting says it."""
+if TYPE_CHECKING:
+    from kernelfarm.client.runtime.fleet_choice import TuningFleet
+
+
+@dataclass(frozen=True, slots=True)
+class TuningPolicy:
+    """How autotuned kernels of users choose a configuration.
+
+    The first launch measures them in at most `limit_s` seconds, unless the other clients of the
+    farm, which `fleet` makes, know the fastest one or measure it. With a limit of 0, the first
+    configuration is launched.
+    """
+
+    limit_s: float = 30.0
+    fleet: Callable[[], TuningFleet] | None = None
+
+
+DEFAULT_TUNING = TuningPolicy()
 
 
 @dataclass(slots=True)
@@ -24,9 +42,7 @@ class Validity:
 class BoundProgram:
     """A plan with loaded kernels, bound to one captured graph.
 
-    `kernels` has the variants of each of the plan's kernels, in the plan's order. Autotuned
-    kernels of users launch the fastest configuration, which is measured in at most `tuning_s`
-    seconds; with 0, they launch the first one.
+    `kernels` has the variants of each of the plan's kernels, in the plan's order.
     """
 
     plan: Plan
@@ -34,4 +50,4 @@ class BoundProgram:
     captured: CapturedGraph
     loader: Loader
     validity: Validity = field(default_factory=Validity, compare=False)
-    tuning_s: float = DEFAULT_TUNING_S
+    tuning: TuningPolicy = field(default=DEFAULT_TUNING, compare=False)

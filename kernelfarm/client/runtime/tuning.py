@@ -4,7 +4,7 @@ The first launch for a key measures, as Triton's own autotuner does: some launch
 the median of several. A configuration that is much slower than another one is dropped after its
 first launches, and measuring ends when its time is over. A key consists of the kernels of all
 configurations, the device, and the values of the arguments that the user named. Winners are kept
-for the life of the process.
+for the life of the process; `fleet_choice` shares them among processes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ _MUCH_SLOWER = 4.0
 _MAX_WINNERS = 4096
 
 Run = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The fastest configuration, and the median times of all; 0 for one that was not measured."""
+
+    winner: int
+    times_ms: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +98,8 @@ def fastest(
     timer: LaunchTimer,
     name: str,
     limit: TimeLimit,
-) -> int:
-    """The index of the launch whose median time is the least; the first one of equal ones.
+) -> Measurement:
+    """The launch whose median time is the least, the first one of equal ones, and all times.
 
     `prepare` runs before each launch and is not measured: it gives tensors their content back. A
     launch that the device refuses is left out, and so is one that is much slower than the best so
@@ -101,7 +109,7 @@ def fastest(
         UnavailableError: the device refuses every launch.
     """
     ends_s = limit.clock() + limit.limit_s
-    shown: list[str] = []
+    times_ms = [0.0] * len(launches)
     errors: list[UnavailableError] = []
     best_ms, winner = math.inf, 0
     for number, launch in enumerate(launches):
@@ -112,17 +120,16 @@ def fastest(
             found_ms = _median_ms(launch, prepare, timer, best_ms, ends_s - limit.clock())
         except UnavailableError as error:
             errors.append(error)
-            shown.append("refused")
             continue
-        shown.append(f"{found_ms:.4f}")
+        times_ms[number] = found_ms
         if found_ms < best_ms:
             best_ms, winner = found_ms, number
     if len(errors) == len(launches):
         raise errors[0]
     counters.count("tuning.measured")
-    times = ", ".join(shown)
-    _log.info("kernelfarm: %s: configuration %d is the fastest (ms: %s)", name, winner, times)
-    return winner
+    shown = ", ".join(f"{time_ms:.4f}" if time_ms else "none" for time_ms in times_ms)
+    _log.info("kernelfarm: %s: configuration %d is the fastest (ms: %s)", name, winner, shown)
+    return Measurement(winner, tuple(times_ms))
 
 
 def _median_ms(

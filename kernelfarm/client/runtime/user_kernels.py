@@ -23,9 +23,15 @@ from kernelfarm.client.loaders.variants import (
     bind_variants,
 )
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.runtime.fleet_choice import (
+    MEASURE,
+    MOST_CANDIDATES,
+    FleetChoice,
+    TunedKernel,
+)
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, TimeLimit, fastest
-from kernelfarm.digest import kernel_digest
+from kernelfarm.digest import kernel_digest, tuning_digest
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import as_expr
@@ -123,6 +129,7 @@ class UserKernelLaunch:
             tuple(scalars[position] for position in key_arguments(node)),
         )
         self._winner = None if len(self._configurations) > 1 else 0
+        self._choice: FleetChoice | None = None
         self._not_measured = NotMeasured()
 
     def __call__(self, tensors: Sequence[torch.Tensor], stream: int) -> tuple[torch.Tensor, ...]:
@@ -153,25 +160,45 @@ class UserKernelLaunch:
         what it would without measuring, whatever the kernel does to its arguments.
         """
         known = WINNERS.find(self._tuning_key)
-        timer = self._loader.timer() if isinstance(self._loader, TimesLaunches) else None
         if known is None:
-            if not self._program.tuning_s:
+            if not self._program.tuning.limit_s:
                 self._not_measured.say("setting", "the setting `autotune` is `first`", self._name)
                 return 0
+            timer = self._loader.timer() if isinstance(self._loader, TimesLaunches) else None
             if timer is None:
                 text = f"{self._device} measures no launches"
                 self._not_measured.say("device", text, self._name)
                 return 0
-            if obstacle := timer.obstacle():
+            obstacle = timer.obstacle()
+            choice = self._fleet_choice(timer)
+            advice = MEASURE if choice is None else choice.advice(can_measure=not obstacle)
+            if (winner := advice.winner) is not None:
+                known = WINNERS.find_or_measure(self._tuning_key, lambda: winner)
+            elif not advice.should_measure:
+                text = "other clients of the farm measure the configurations"
+                self._not_measured.say("others", text, self._name)
+                return 0
+            elif obstacle:
                 self._not_measured.say("recording", obstacle, self._name)
                 return 0
-            known = self._measured(timer, given, originals, stream)
+            else:
+                known = self._measured(timer, choice, given, originals, stream)
         self._winner = known
         return known
+
+    def _fleet_choice(self, timer: LaunchTimer) -> FleetChoice | None:
+        """The choice that the clients of a farm share; None if this process measures by itself."""
+        fleet, candidates = self._program.tuning.fleet, len(self._configurations)
+        if self._choice is None and fleet is not None and candidates <= MOST_CANDIDATES:
+            kernels, _, values = self._tuning_key
+            tuned = TunedKernel(tuning_digest(kernels, values), timer.device(), candidates)
+            self._choice = FleetChoice(fleet(), tuned, self._name)
+        return self._choice
 
     def _measured(
         self,
         timer: LaunchTimer,
+        choice: FleetChoice | None,
         given: Sequence[torch.Tensor],
         originals: Mapping[int, torch.Tensor],
         stream: int,
@@ -182,8 +209,11 @@ class UserKernelLaunch:
 
         def measure() -> int:
             launches = [self._launch(found, given, stream) for found in self._configurations]
-            limit = TimeLimit(self._program.tuning_s)
-            return fastest(launches, restore, timer, self._name, limit)
+            limit = TimeLimit(self._program.tuning.limit_s)
+            found = fastest(launches, restore, timer, self._name, limit)
+            if choice is not None:
+                choice.report(found.times_ms)
+            return found.winner
 
         winner = WINNERS.find_or_measure(self._tuning_key, measure)
         restore()

@@ -20,6 +20,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer
 from kernelfarm.client.loaders.cpu import CpuLoader
 from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS, TimeLimit, fastest
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.graph_ir import Arg
@@ -40,7 +41,7 @@ add_to = triton.jit(_source)
 tuned = triton.autotune(configs=_CONFIGS, key=["n"], restore_value=["sum_ptr"])(add_to)
 
 
-class _Device:
+class SimulatedDevice:
     """A loader and timer of a device whose launches take stated times.
 
     `costs_ms` has the time of a launch by the kernel's block; `refused` are blocks that the device
@@ -73,6 +74,9 @@ class _Device:
 
         return LoadedVariant((), _Refusing(StandIn(add), block in self.refused))
 
+    def device(self) -> str:
+        return "a simulated device"
+
     def obstacle(self) -> str:
         return self.block
 
@@ -103,7 +107,7 @@ class _Refusing:
 class _Loader(CpuLoader):
     """The CPU's loader with a timer, for a device of its own."""
 
-    def __init__(self, device: _Device) -> None:
+    def __init__(self, device: SimulatedDevice) -> None:
         super().__init__()
         self._device = device
 
@@ -119,7 +123,9 @@ def _floats(address: int, count: int) -> np.ndarray[Any, Any]:
     return np.ctypeslib.as_array(pointer, (count,))
 
 
-def _compiled(function: Callable[..., Any], device: _Device, **more: Any) -> CompiledHere:
+def compiled_for(
+    function: Callable[..., Any], device: SimulatedDevice, **more: Any
+) -> CompiledHere:
     return CompiledHere(function, stands_in=device.stands_in, loader=_Loader(device), **more)
 
 
@@ -127,7 +133,7 @@ def _grid(n: int) -> Callable[[dict[str, int]], tuple[int]]:
     return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
 
-def _added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     total = x * 2
     tuned[_grid(x.numel())](total, y, x.numel(), 7)
     return total
@@ -143,8 +149,8 @@ def _anew() -> Iterator[None]:
 
 
 def test_the_fastest_configuration_is_launched_with_its_own_grid() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
-    compiled = _compiled(_added, device)
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = compiled_for(added, device)
     x, y = torch.randn(300), torch.randn(300)
 
     torch.testing.assert_close(compiled(x, y), x * 2 + y)
@@ -156,14 +162,14 @@ def test_the_fastest_configuration_is_launched_with_its_own_grid() -> None:
 
 
 def test_each_measured_launch_sees_the_content_of_the_call_and_changes_only_copies() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
 
     def update(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         tuned[_grid(x.numel())](x, y, x.numel(), 7)
         return x.sum()
 
     x, y = torch.full((64,), 5.0), torch.ones(64)
-    total = _compiled(update, device)(x, y)
+    total = compiled_for(update, device)(x, y)
 
     assert set(device.seen) == {5.0}
     assert total == 6.0 * 64
@@ -179,28 +185,28 @@ def test_what_is_not_restored_or_is_zeroed_gives_the_same_result(stated: dict[st
         kernel[_grid(x.numel())](total, y, x.numel(), 7)
         return total
 
-    compiled = _compiled(function, _Device({32: 3.0, 64: 1.0, 128: 2.0}))
+    compiled = compiled_for(function, SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0}))
     x, y = torch.randn(96), torch.randn(96)
     for _ in range(2):
         torch.testing.assert_close(compiled(x, y), y)
 
 
 def test_another_value_of_the_key_is_measured_and_a_known_one_is_not() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
-    compiled = _compiled(_added, device)
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = compiled_for(added, device)
     for n in (300, 301, 77, 77):
         x, y = torch.randn(n), torch.randn(n)
         torch.testing.assert_close(compiled(x, y), x * 2 + y)
     assert counters.snapshot()["tuning.measured"] == 3
 
     torch._dynamo.reset()  # another graph of the same kernel
-    _compiled(_added, device)(torch.randn(300), torch.randn(300))
+    compiled_for(added, device)(torch.randn(300), torch.randn(300))
     assert counters.snapshot()["tuning.measured"] == 3
 
 
 def test_an_argument_outside_of_the_key_is_not_measured_anew() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
-    compiled = _compiled(_scaled, device)
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
+    compiled = compiled_for(_scaled, device)
     for m in (300, 301, 77):
         compiled(torch.randn(64), torch.randn(64), torch.randn(m))
 
@@ -226,7 +232,7 @@ def test_without_a_key_every_number_is_one() -> None:
         kernel[_grid(x.numel())](total, y, x.numel(), 7)
         return total
 
-    compiled = _compiled(function, _Device({32: 3.0, 64: 1.0, 128: 2.0}))
+    compiled = compiled_for(function, SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0}))
     compiled(torch.randn(64), torch.randn(64))
 
     node = user_kernel_node(compiled.graphs[0])
@@ -235,9 +241,9 @@ def test_without_a_key_every_number_is_one() -> None:
 
 
 def test_a_stream_that_records_gets_the_first_configuration_and_a_later_call_measures() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
     device.block = "the stream records a CUDA graph"
-    compiled = _compiled(_added, device)
+    compiled = compiled_for(added, device)
     x, y = torch.randn(64), torch.randn(64)
 
     torch.testing.assert_close(compiled(x, y), x * 2 + y)
@@ -253,11 +259,11 @@ def test_a_stream_that_records_gets_the_first_configuration_and_a_later_call_mea
 
 
 def test_the_setting_and_a_device_without_a_timer_give_the_first_configuration() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0})
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
     x, y = torch.randn(64), torch.randn(64)
-    _compiled(_added, device, tuning_s=0.0)(x, y)
+    compiled_for(added, device, tuning=TuningPolicy(limit_s=0.0))(x, y)
     torch._dynamo.reset()
-    CompiledHere(_added, stands_in=device.stands_in)(x, y)
+    CompiledHere(added, stands_in=device.stands_in)(x, y)
 
     assert device.launched == [32, 32]
     found = counters.snapshot()
@@ -265,16 +271,16 @@ def test_the_setting_and_a_device_without_a_timer_give_the_first_configuration()
 
 
 def test_a_configuration_that_the_device_refuses_is_left_out() -> None:
-    device = _Device({32: 3.0, 64: 1.0, 128: 2.0}, refused=[64])
+    device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0}, refused=[64])
     x, y = torch.randn(64), torch.randn(64)
-    torch.testing.assert_close(_compiled(_added, device)(x, y), x * 2 + y)
+    torch.testing.assert_close(compiled_for(added, device)(x, y), x * 2 + y)
     assert device.launched[-1] == 128
 
     torch._dynamo.reset()
     WINNERS.clear()
     device.refused = [32, 64, 128]
     with pytest.raises(UnavailableError, match=r"launch of _source: status 9"):
-        _compiled(_added, device)(x, y)
+        compiled_for(added, device)(x, y)
 
 
 def test_only_configurations_that_pruning_left_are_captured() -> None:
@@ -290,8 +296,8 @@ def test_only_configurations_that_pruning_left_are_captured() -> None:
         kernel[_grid(x.numel())](total, y, x.numel(), 7)
         return total
 
-    device = _Device({32: 1.0, 64: 2.0})
-    compiled = _compiled(function, device)
+    device = SimulatedDevice({32: 1.0, 64: 2.0})
+    compiled = compiled_for(function, device)
     compiled(torch.randn(100), torch.randn(100))
 
     assert _blocks(compiled) == [32, 64]
@@ -308,7 +314,7 @@ def test_constants_that_heuristics_compute_are_those_of_each_configuration() -> 
         kernel[_grid(x.numel())](total, y, x.numel(), 7)
         return total
 
-    compiled = _compiled(function, _Device({64: 1.0}))
+    compiled = compiled_for(function, SimulatedDevice({64: 1.0}))
     compiled(torch.randn(100), torch.randn(100))
 
     node = user_kernel_node(compiled.graphs[0])
@@ -326,7 +332,7 @@ def test_equal_configurations_are_one_and_those_that_cannot_travel_are_left_out(
         kernel[_grid(x.numel())](total, y, x.numel(), 7)
         return total
 
-    compiled = _compiled(function, _Device({32: 1.0, 64: 2.0}))
+    compiled = compiled_for(function, SimulatedDevice({32: 1.0, 64: 2.0}))
     compiled(torch.randn(100), torch.randn(100))
 
     assert _blocks(compiled) == [32, 64]
@@ -342,7 +348,7 @@ def test_too_many_configurations_are_refused_with_the_limit() -> None:
         return total
 
     with pytest.raises(Exception, match="has 129 configurations; expected at most 128"):
-        _compiled(function, _Device({32: 1.0}))(torch.randn(100), torch.randn(100))
+        compiled_for(function, SimulatedDevice({32: 1.0}))(torch.randn(100), torch.randn(100))
 
 
 def _blocks(compiled: CompiledHere) -> list[Arg]:
@@ -356,6 +362,9 @@ class _Script:
 
     def __init__(self, times_ms: dict[str, list[float]]) -> None:
         self._times_ms, self._last = times_ms, ""
+
+    def device(self) -> str:
+        return "a simulated device"
 
     def obstacle(self) -> str:
         return ""
@@ -389,7 +398,7 @@ def test_the_median_decides_and_the_first_of_equals_wins(
     timer = _Script(times_ms)
     launches = [timer.launch(name) for name in times_ms]
 
-    assert fastest(launches, lambda: None, timer, "kernel", TimeLimit(1e9)) == winner
+    assert fastest(launches, lambda: None, timer, "kernel", TimeLimit(1e9)).winner == winner
 
 
 class _Simulated:
@@ -398,6 +407,9 @@ class _Simulated:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.launched: list[str] = []
+
+    def device(self) -> str:
+        return "a simulated device"
 
     def obstacle(self) -> str:
         return ""
@@ -422,7 +434,7 @@ class _Simulated:
     def winner(self, costs_ms: dict[str, float], limit_s: float) -> int:
         launches = [self.launch(name, cost_ms) for name, cost_ms in costs_ms.items()]
         limit = TimeLimit(limit_s, lambda: self.now_s)
-        return fastest(launches, lambda: None, self, "kernel", limit)
+        return fastest(launches, lambda: None, self, "kernel", limit).winner
 
 
 def test_a_configuration_that_is_much_slower_than_the_best_is_dropped_at_once() -> None:
@@ -455,5 +467,5 @@ def test_a_kernel_gets_a_configuration_that_the_device_takes_after_the_time() ->
 
     launches = [refuse, refuse, timer.launch("a", 1.0), timer.launch("never", 0.1)]
     limit = TimeLimit(1.0, lambda: timer.now_s)
-    assert fastest(launches, lambda: None, timer, "kernel", limit) == 2
+    assert fastest(launches, lambda: None, timer, "kernel", limit).winner == 2
     assert timer.launched == ["a"] * 4
