@@ -40,13 +40,18 @@ _MOST_S: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one client saw of one kernel: seconds since the start of the fleet."""
+    """What one client saw of one kernel; times are in seconds since the start of the fleet.
+
+    `served_s` is that of the first winner, which later reports may replace, `won_s` that of the
+    final one, `candidate`.
+    """
 
     client: int
     kernel: int
     is_liar: bool
     has_measured: bool
     candidate: int
+    served_s: float
     won_s: float
 
 
@@ -97,6 +102,7 @@ def _client(client: int, endpoint: str, start_s: float, options: argparse.Namesp
     speed, is_liar = own.uniform(0.8, 1.25), own.random() < options.liars
     costs = _costs(options)
     found: list[Seen] = []
+    served_s: dict[int, float] = {}
     with FarmClient(ClientSettings(endpoint=endpoint, timeout_s=30)) as farm:
         fleet = FarmTuning(farm)
         choices = {
@@ -107,7 +113,9 @@ def _client(client: int, endpoint: str, start_s: float, options: argparse.Namesp
         while choices and time.monotonic() < start_s + _MOST_S:
             for kernel, choice in list(choices.items()):
                 advice = choice.advice(can_measure=True)
-                candidate = advice.winner
+                candidate = advice.winner if advice.is_final else None
+                if advice.winner is not None:
+                    served_s.setdefault(kernel, time.monotonic() - start_s)
                 if advice.should_measure:
                     times_ms = [
                         speed * cost_ms * own.uniform(1 - _NOISE, 1 + _NOISE)
@@ -118,9 +126,9 @@ def _client(client: int, endpoint: str, start_s: float, options: argparse.Namesp
                     choice.report(times_ms[::-1] if is_liar else times_ms)
                 if candidate is not None:
                     won_s = time.monotonic() - start_s
-                    found.append(
-                        Seen(client, kernel, is_liar, advice.should_measure, candidate, won_s)
-                    )
+                    first_s = served_s.get(kernel, won_s)
+                    measured = advice.should_measure
+                    found.append(Seen(client, kernel, is_liar, measured, candidate, first_s, won_s))
                     del choices[kernel]
             time.sleep(_LAUNCH_S)
         time.sleep(1.0)  # reports are sent in the background
@@ -158,22 +166,30 @@ def _table(
         for kernel in range(options.kernels)
     ]
     alone_s = [sum(c) * (_LAUNCHES + _WARM_UPS) / 1e3 for c in costs]
-    won_s = sorted(found.won_s for found in seen if not found.has_measured)
+    others = [found for found in seen if not found.has_measured]
     slow = sum(not _is_fast(found, costs) for found in seen)
-    percentile = [won_s[int(part * (len(won_s) - 1))] for part in (0.5, 0.99)]
+    served, won = (
+        _percentiles([getattr(found, name) for found in others]) for name in ("served_s", "won_s")
+    )
     return [
         "| clients, liars | kernels x candidates | measured by, mean and most"
-        " | device s for measuring: fleet, each for itself | winner after s, p50 and p99"
-        " | slower choices |",
-        "|---|---|---|---|---|---|",
+        " | device s for measuring: fleet, each for itself | first winner after s, p50 and p99"
+        " | final winner | slower choices |",
+        "|---|---|---|---|---|---|---|",
         f"| {options.clients}, {len({s.client for s in seen if s.is_liar})}"
         f" | {options.kernels} x {options.candidates}"
         f" | {statistics.mean(measured):.1f}, {max(measured)}"
         f" | {sum(n * s for n, s in zip(measured, alone_s, strict=True)):.0f},"
         f" {options.clients * sum(alone_s):.0f}"
-        f" | {percentile[0]:.1f}, {percentile[1]:.1f}"
+        f" | {served} | {won}"
         f" | {slow} of {options.clients * options.kernels} |",
     ]
+
+
+def _percentiles(times_s: Sequence[float]) -> str:
+    ordered = sorted(times_s)
+    p50, p99 = (ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
+    return f"{p50:.1f}, {p99:.1f}"
 
 
 def _plot(seen: Sequence[Seen], path: Path) -> None:
@@ -183,11 +199,13 @@ def _plot(seen: Sequence[Seen], path: Path) -> None:
     from matplotlib import pyplot  # noqa: PLC0415
 
     figure, axes = pyplot.subplots(figsize=(7, 3.5), layout="constrained")
-    won_s = sorted(found.won_s for found in seen)
-    axes.step(won_s, [100 * (n + 1) / len(won_s) for n in range(len(won_s))], where="post")
+    for name, label in (("served_s", "a winner"), ("won_s", "the final winner")):
+        times_s = sorted(getattr(found, name) for found in seen)
+        parts = [100 * (number + 1) / len(times_s) for number in range(len(times_s))]
+        axes.step(times_s, parts, where="post", label=label)
     axes.set_xlabel("seconds since the start of the fleet")
-    axes.set_ylabel("% of choices made")
-    axes.set_title("Kernels whose clients launch the winner")
+    axes.set_ylabel("% of clients and kernels")
+    axes.legend(loc="lower right")
     axes.grid(visible=True, alpha=0.3)
     figure.savefig(path, metadata={"Date": None})
 

@@ -28,6 +28,8 @@ traces (`t`). Its Redis keys are (`RedisKeys`):
     kf:{ns}:quota              HASH  bytes and entries, changed by publications; never expires
     kf:{ns}:sizes              HASH  blob -> its stored bytes, for each blob that `quota` counts
     kf:{ns}:models             HASH  models that the namespace's callers named; never expires
+    kf:{ns}:tune:<digest>      HASH  reports on a tuning subject; a month
+    kf:{ns}:tune               ZSET  the subjects with reports, by their last use; a month
     kf:{ns}:compiles           ZSET  a tenant's compilations in flight, by expiry; the set itself
                                      never expires
     kf:{ns}:x:*                      the parts of keys, to explain misses

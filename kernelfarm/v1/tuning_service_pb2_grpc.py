@@ -26,10 +26,10 @@ if _version_not_supported:
 
 
 class TuningServiceStub(object):
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 
@@ -56,10 +56,10 @@ class TuningServiceStub(object):
 
 
 class TuningServiceServicer(object):
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 
@@ -112,10 +112,10 @@ def add_TuningServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TuningService(object):
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 

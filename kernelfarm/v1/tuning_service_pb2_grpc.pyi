@@ -27,10 +27,10 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class TuningServiceStub:
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 
@@ -60,10 +60,10 @@ class TuningServiceStub:
 
 @_typing.type_check_only
 class TuningServiceAsyncStub(TuningServiceStub):
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 
@@ -89,10 +89,10 @@ class TuningServiceAsyncStub(TuningServiceStub):
     """
 
 class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Collects the times that clients measure, and tells clients the fastest candidate. Served beside
+    """Collects the times that clients measure, and returns the fastest candidate. Served beside
     CompileService.
 
-    The farm has no accelerator, so it believes what clients report. A wrong report can make a client
+    The farm has no accelerator, so it trusts what clients report. A wrong report can make a client
     launch a slower candidate, never another kernel: a client has all candidates, verified, and the
     farm only names one of them by its number.
 

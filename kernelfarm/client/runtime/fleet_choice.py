@@ -11,16 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from kernelfarm.client import counters
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import DeadlineError, KernelfarmError
 
 _log = logging.getLogger("kernelfarm.client")
 
 MOST_CANDIDATES: Final = 256
 """The farm compares no more of them."""
+_BUSY_RETRY_S: Final = 2.0
 MOST_WAIT_S: Final = 60.0
 """After this time without a winner, a client measures without having been asked to."""
 
@@ -39,11 +40,19 @@ class TunedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What the farm says: launch `winner`; or measure; or, with neither, ask again later."""
+    """What the farm says: launch `winner`; or measure; or, with neither, ask again later.
+
+    A winner that has a time after which to ask again may still change.
+    """
 
     winner: int | None = None
     should_measure: bool = False
     retry_after_s: float = 0.0
+
+    @property
+    def is_final(self) -> bool:
+        """True for a winner that enough reports agree on."""
+        return self.winner is not None and not self.retry_after_s
 
 
 MEASURE: Final = Advice(should_measure=True)
@@ -82,25 +91,31 @@ class FleetChoice:
         self._tuned = tuned
         self._name = name
         self._clock = clock
-        self._answer: Advice | None = None
+        self._found = WAIT
         self._ask_again_s = 0.0
         self._ends_s: float | None = None
         self._is_asking = False
         self._has_failed = False
 
     def advice(self, *, can_measure: bool) -> Advice:
-        """A winner, `MEASURE` or `WAIT`. Only the first call waits for the farm."""
+        """A winner, `MEASURE` or `WAIT`. Only the first call waits for the farm.
+
+        A winner that is not final is followed by other answers, for at most `MOST_WAIT_S`.
+        """
         now_s = self._clock()
         if self._ends_s is None:
             self._ends_s = now_s + MOST_WAIT_S
             self._ask(can_measure)
-        elif now_s >= self._ends_s and self._answer is None:
-            return MEASURE
+        elif now_s >= self._ends_s:
+            winner = self._found.winner
+            return MEASURE if winner is None else Advice(winner)
         elif not self._is_asking and now_s >= self._ask_again_s:
             self._is_asking = True
             _in_background(lambda: self._ask(can_measure))
-        answer, self._answer = self._answer, None
-        return answer or WAIT
+        found = self._found
+        if found.should_measure:
+            self._found = WAIT
+        return found
 
     def report(self, times_ms: Sequence[float]) -> None:
         """Reports measured times in the background, unless the farm did not answer before."""
@@ -110,14 +125,18 @@ class FleetChoice:
     def _ask(self, can_measure: bool) -> None:
         try:
             found = self._fleet.advice(self._tuned, can_measure=can_measure)
-            if found.winner is not None:
+            if found.is_final:
                 counters.count("tuning.fleet.winners")
+        except DeadlineError as error:  # the whole fleet may be starting
+            self._note(error)
+            found = replace(self._found, retry_after_s=_BUSY_RETRY_S)
         except KernelfarmError as error:
-            self._fail(error)
-            found = MEASURE
+            self._note(error)
+            self._has_failed = True
+            # Without the farm, this client measures; what it knows already is good enough.
+            found = MEASURE if self._found.winner is None else Advice(self._found.winner)
         self._ask_again_s = self._clock() + found.retry_after_s
-        if found.winner is not None or found.should_measure:
-            self._answer = found
+        self._found = found
         self._is_asking = False
 
     def _report(self, times_ms: Sequence[float]) -> None:
@@ -125,10 +144,9 @@ class FleetChoice:
             self._fleet.report(self._tuned, times_ms)
             counters.count("tuning.fleet.reported")
         except KernelfarmError as error:
-            self._fail(error)
+            self._note(error)
 
-    def _fail(self, error: KernelfarmError) -> None:
-        self._has_failed = True
+    def _note(self, error: KernelfarmError) -> None:
         counters.count(f"tuning.fleet.failures.{error.reason.lower()}")
         _log.info("kernelfarm: %s: the fleet's choice is unknown: %s", self._name, error)
 

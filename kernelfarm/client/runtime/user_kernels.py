@@ -173,6 +173,8 @@ class UserKernelLaunch:
             choice = self._fleet_choice(timer)
             advice = MEASURE if choice is None else choice.advice(can_measure=not obstacle)
             if (winner := advice.winner) is not None:
+                if not advice.is_final:
+                    return winner
                 known = WINNERS.find_or_measure(self._tuning_key, lambda: winner)
             elif not advice.should_measure:
                 text = "other clients of the farm measure the configurations"

@@ -14,7 +14,6 @@ from kernelfarm.client.runtime import fleet_choice
 from kernelfarm.client.runtime.fleet_choice import (
     MEASURE,
     MOST_WAIT_S,
-    WAIT,
     Advice,
     FleetChoice,
     TunedKernel,
@@ -22,7 +21,7 @@ from kernelfarm.client.runtime.fleet_choice import (
 from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS
 from kernelfarm.client.settings import ClientSettings
-from kernelfarm.errors import UnavailableError
+from kernelfarm.errors import DeadlineError, KernelfarmError, UnavailableError
 from tests.kernelfarm.client.runtime.test_tuning import SimulatedDevice, added, compiled_for
 from tests.support.farm import Farm, wait_until
 
@@ -33,12 +32,12 @@ NO_FARM = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def fresh_process() -> Iterator[None]:
-    forget()
+    begin_anew()
     yield
-    forget()
+    begin_anew()
 
 
-def forget() -> None:
+def begin_anew() -> None:
     """As in a new process."""
     WINNERS.clear()
     counters.reset()
@@ -50,6 +49,10 @@ def client_of(farm: Farm) -> Iterator[Callable[[], FarmTuning]]:
     """Makes clients of a farm, each with a name of its own among the reports."""
     with FarmClient(ClientSettings(endpoint=farm.endpoint)) as client:
         yield lambda: FarmTuning(client, reporter=ReporterName())
+
+
+def waits(advice: Advice) -> bool:
+    return advice.winner is None and not advice.should_measure
 
 
 def counted(name: str) -> int:
@@ -64,14 +67,14 @@ def test_a_second_process_launches_the_winner_and_measures_nothing(
     expected = compiled_for(added, first, tuning=TuningPolicy(fleet=client_of))(x, y)
     assert set(first.launched) == set(COSTS_MS)
     wait_until(lambda: counted("tuning.fleet.reported") == 1, 20, "the report")
-    forget()
+    begin_anew()
     second = SimulatedDevice({32: 1.0, 64: 3.0, 128: 3.0})  # its own measurement would differ
     # The second of three clients is asked to measure, too; a client that cannot measure is not.
     second.block = "the stream records a CUDA graph"
     seen = compiled_for(added, second, tuning=TuningPolicy(fleet=client_of))(x, y)
     assert second.launched == [64]
     assert torch.equal(seen, expected)
-    assert counted("tuning.measured") == 0 and counted("tuning.fleet.winners") == 1
+    assert counted("tuning.measured") == 0
 
 
 def test_without_a_farm_a_client_measures_for_itself() -> None:
@@ -95,7 +98,7 @@ def test_times_of_other_devices_are_not_used(client_of: Callable[[], FarmTuning]
 class _Fleet:
     """A fleet that answers as stated, for the order of questions; the farm is tested above."""
 
-    def __init__(self, *answers: Advice) -> None:
+    def __init__(self, *answers: Advice | KernelfarmError) -> None:
         self.answers = list(answers)
         self.asked: list[bool] = []
 
@@ -103,7 +106,10 @@ class _Fleet:
         self.asked.append(can_measure)
         if not self.answers:
             raise UnavailableError("away")
-        return self.answers.pop(0)
+        answer = self.answers.pop(0)
+        if isinstance(answer, KernelfarmError):
+            raise answer
+        return answer
 
     def report(self, tuned: TunedKernel, times_ms: Sequence[float]) -> None:
         raise UnavailableError("away")
@@ -120,15 +126,38 @@ def test_while_others_measure_it_asks_again_after_the_stated_time() -> None:
     now = [0.0]
     fleet = _Fleet(Advice(retry_after_s=2.0), Advice(retry_after_s=2.0), Advice(winner=1))
     choice = FleetChoice(fleet, KERNEL, "kernel", lambda: now[0])
-    assert choice.advice(can_measure=True) == WAIT
+    assert waits(choice.advice(can_measure=True))
     for now[0] in (0.5, 1.9):
-        assert choice.advice(can_measure=True) == WAIT
+        assert waits(choice.advice(can_measure=True))
     assert len(fleet.asked) == 1
     now[0] = 2.0
-    assert choice.advice(can_measure=False) == WAIT
+    assert waits(choice.advice(can_measure=False))
     now[0] = 4.0
     assert choice.advice(can_measure=True).winner == 1
     assert fleet.asked == [True, False, True]
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_winner_of_few_reports_may_change() -> None:
+    now = [0.0]
+    fleet = _Fleet(Advice(0, retry_after_s=2.0), Advice(1))
+    choice = FleetChoice(fleet, KERNEL, "kernel", lambda: now[0])
+    first = choice.advice(can_measure=False)
+    now[0] = 2.0
+    last = choice.advice(can_measure=False)
+    assert (first.winner, first.is_final) == (0, False)
+    assert (last.winner, last.is_final) == (1, True)
+
+
+@pytest.mark.usefixtures("inline")
+@pytest.mark.parametrize("last_s", [2.0, MOST_WAIT_S])
+def test_a_winner_that_nobody_confirms_is_final_in_the_end(last_s: float) -> None:
+    now = [0.0]
+    answers = [Advice(2, retry_after_s=2.0)] * (1 if last_s < MOST_WAIT_S else 2)
+    choice = FleetChoice(_Fleet(*answers), KERNEL, "kernel", lambda: now[0])
+    assert not choice.advice(can_measure=False).is_final
+    now[0] = last_s  # the farm is away, or the client has waited long
+    assert choice.advice(can_measure=False) == Advice(2)
 
 
 @pytest.mark.usefixtures("inline")
@@ -140,7 +169,18 @@ def test_a_client_that_waited_long_measures() -> None:
     while now[0] <= MOST_WAIT_S:
         seen.append(choice.advice(can_measure=True))
         now[0] += 10.0
-    assert seen[:-1] == [WAIT] * (len(seen) - 1) and seen[-1] == MEASURE
+    assert all(map(waits, seen[:-1])) and seen[-1] == MEASURE
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_client_of_a_busy_farm_asks_again() -> None:
+    now = [0.0]
+    fleet = _Fleet(DeadlineError("busy"), Advice(1))
+    choice = FleetChoice(fleet, KERNEL, "kernel", lambda: now[0])
+    assert waits(choice.advice(can_measure=True))
+    now[0] = 10.0
+    assert choice.advice(can_measure=True) == Advice(1)
+    assert counted("tuning.fleet.failures.deadline_exceeded") == 1
 
 
 @pytest.mark.usefixtures("inline")
