@@ -17,6 +17,7 @@ from kernelfarm.cache import (
     Space,
     UnsignedVariant,
     WorkerCache,
+    tuning_records,
 )
 from kernelfarm.cache.embedded import ServerProgram, ServerRole, server_command
 from kernelfarm.cache.farm_reports import FarmReports, QueueReport
@@ -25,6 +26,7 @@ from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.sweeper import Sweeper
+from kernelfarm.cache.tuning_records import TuningRecords, TuningSubject
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref
 from tests.support.redis_process import ONCE, answers, server_process
@@ -171,9 +173,25 @@ async def test_a_frontend_counts_what_tenants_hold_and_have_in_flight(guarded: s
         assert (await quotas.usage()).entries == 0
 
 
+@pytest.mark.parametrize("namespace", ["default", "default/beta"])
+async def test_a_frontend_keeps_reports_of_times(
+    guarded: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning_records, "MAX_TUNING_RECORDS", 1)
+    async with KernelCache(url_of("frontend", guarded), space=Space.PROGRAMS) as farm:
+        frontend = farm.for_namespace(namespace)
+        records = TuningRecords(frontend.client, frontend.redis_keys)
+        for number in range(2):  # the second record replaces the first one
+            subject = TuningSubject(bytes([number]) * 32, "a chip", 2)
+            assert (await records.find(subject, "a", can_measure=True)).may_measure
+            assert (await records.add(subject, "a", [2, 1])).winner == 1
+
+
 @pytest.mark.parametrize(
     ("role", "key"),
     [
+        ("worker", NAMES.tuning(KEY)),
+        ("edge", TENANTS.tuning_index),
         ("worker", NAMES.entry(Space.PROGRAMS, KEY)),
         ("edge", NAMES.entry(Space.PROGRAMS, KEY)),
         ("frontend", NAMES.entry(Space.KERNELS, KEY)),
