@@ -125,7 +125,7 @@ def test_another_process_finds_the_kernel_and_nothing_is_compiled_again(
     script.write_text(
         "import kernelfarm\n"
         "from tests.support.tutorial_kernels import add_vectors\n"
-        f"found = kernelfarm.compile_triton(add_vectors, {dict(_SIGNATURE)}, dict(BLOCK=256),\n"
+        f"found = kernelfarm.compile_triton(add_vectors, {dict(_SIGNATURE)}, dict(BLOCK=16),\n"
         f"    {_TARGETS}, endpoint={vendor_farm.endpoint!r})\n"
         "print([(p.outcome, p.codegen_jobs) for p in found.programs.values()])\n"
     )
