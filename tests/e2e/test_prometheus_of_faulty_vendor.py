@@ -181,7 +181,7 @@ def test_a_toolchain_with_two_results(
     programs = Backup(store, KEYS.entry_prefix(Space.PROGRAMS))
     kernels.delete()
     programs.delete()
-    time.sleep(IN_GATEWAY_S)  # the gateway has forgotten the program
+    time.sleep(IN_GATEWAY_S)  # the gateway has dropped the program
     with all_kernels(gates, "gated"):
         again = started(lambda: caller.compile(request))
         wait_until(lambda: any(gates.glob("*.pid")), TIMEOUT_S, "it compiles")
@@ -215,7 +215,7 @@ def test_a_cache_that_evicts_blobs(
 
     def evict() -> None:
         keys = [caller.compile(request).key for request in requests]
-        time.sleep(IN_GATEWAY_S)  # the gateway has forgotten the programs
+        time.sleep(IN_GATEWAY_S)  # the gateway has dropped the programs
         left = store.dbsize()
         bound = int(store.info("memory")["used_memory"])
         while store.dbsize() > left * 0.6:

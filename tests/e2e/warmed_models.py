@@ -38,6 +38,12 @@ def zoo(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
     return source.model, source.args
 
 
+def frozen() -> tuple[nn.Module, tuple[Any, ...]]:
+    """A small model without gradients."""
+    model, args = scaled(0.5)
+    return model.requires_grad_(False), args
+
+
 def broken() -> None:
     """An entry that fails."""
     raise ValueError("no weights here")

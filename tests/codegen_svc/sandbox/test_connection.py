@@ -42,7 +42,7 @@ def record(content: dict[str, object]) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [[USAGE], [EXIT], [USAGE, EXIT]])
-def test_the_first_record_tells_how_the_job_ended(
+def test_the_first_record_states_how_the_job_ended(
     ends: tuple[SandboxProcess, socket.socket], sent: list[dict[str, object]]
 ) -> None:
     """A process that ends right after its result causes two records, which may arrive together."""
@@ -59,7 +59,9 @@ def test_the_first_record_tells_how_the_job_ended(
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"processor_s"', b"not JSON\n"])
-def test_a_lost_supervisor_is_told(ends: tuple[SandboxProcess, socket.socket], sent: bytes) -> None:
+def test_a_lost_supervisor_is_reported(
+    ends: tuple[SandboxProcess, socket.socket], sent: bytes
+) -> None:
     process, supervisor = ends
     reply = process.read(100)
     supervisor.sendall(sent)
