@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import urllib.parse
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -30,9 +32,18 @@ class Prometheus:
     address: str
     folder: Path
 
-    def query(self, expression: str) -> list[dict[str, object]]:
+    def query(self, expression: str) -> list[dict[str, Any]]:
         """The result of an expression now."""
         return self._get("query", query=expression)["result"]
+
+    def numbers(self, expression: str) -> list[float]:
+        """The present values of an expression's series that are numbers."""
+        values = [float(series["value"][1]) for series in self.query(expression)]
+        return [value for value in values if not math.isnan(value)]
+
+    def values_of_label(self, label: str, series: str) -> list[str]:
+        """The values of a label of a series."""
+        return self._get(f"label/{label}/values", **{"match[]": series})
 
     def firing(self) -> set[str]:
         """The names of the alerts that fire."""
@@ -66,7 +77,7 @@ class Prometheus:
         targets = [{"targets": [address], "labels": {"job": job}}]
         (self.folder / ADDED_TARGETS).write_text(json.dumps(targets))
 
-    def _get(self, name: str, **parameters: str) -> dict[str, list[dict[str, object]]]:
+    def _get(self, name: str, **parameters: str) -> Any:
         query = urllib.parse.urlencode(parameters)
         url = f"http://{self.address}/api/v1/{name}?{query}"
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
