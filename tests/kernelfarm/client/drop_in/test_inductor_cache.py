@@ -25,31 +25,31 @@ from tests.support.trace_machines import Fleet
 
 @pytest.fixture(scope="module")
 def published_number(farm: Farm, tmp_path_factory: pytest.TempPathFactory) -> float:
-    """The number of two graphs whose code one process publishes for all tests."""
+    """The number of a graph whose code one process publishes for all tests."""
     meddling = TamperingFarm(farm.endpoint)
     with pytest.MonkeyPatch.context() as environment:
         folder = tmp_path_factory.mktemp("publisher")
         fleet = Fleet(farm, meddling, meddling.start(), folder, environment)
-        seen = compile_with_inductor(fleet, "publisher", graphs=2, **publishing(fleet))
+        seen = compile_with_inductor(fleet, "publisher", **publishing(fleet))
         meddling.stop()
-    assert (seen["hit"], seen["miss"]) == (0, 2), seen["said"]
-    assert seen["counters"]["inductor_cache.farm.published"] == 2
+    assert (seen["hit"], seen["miss"]) == (0, 1), seen["said"]
+    assert seen["counters"]["inductor_cache.farm.published"] == 1
     return fleet.number
 
 
 @pytest.fixture
 def published(fleet: Fleet, published_number: float) -> Fleet:
-    """Machines that compile the published graphs."""
+    """Machines that compile the published graph."""
     fleet.number = published_number
     return fleet
 
 
 def test_a_process_with_an_empty_folder_lowers_no_graph(published: Fleet) -> None:
     fleet = published
-    seen = compile_with_inductor(fleet, "reader", graphs=2)
-    assert (seen["hit"], seen["miss"]) == (2, 0), seen["said"]
-    assert seen["counters"]["inductor_cache.farm.hits"] == 2
-    assert dict(fleet.meddling.calls) == {"LookupTrace": 2}
+    seen = compile_with_inductor(fleet, "reader")
+    assert (seen["hit"], seen["miss"]) == (1, 0), seen["said"]
+    assert seen["counters"]["inductor_cache.farm.hits"] == 1
+    assert dict(fleet.meddling.calls) == {"LookupTrace": 1}
     assert not seen["warnings"]
 
 
@@ -82,7 +82,7 @@ def test_a_pickle_is_loaded_only_if_a_pinned_publisher_signed_it(
         signed.manifest.CopyFrom(manifest_to_proto(signer.sign(manifest)))
 
     fleet.meddling.trace_change = change
-    seen = compile_with_inductor(fleet, "reader", graphs=1)
+    seen = compile_with_inductor(fleet, "reader")
     assert mark.exists() == is_trusted
     assert (seen["hit"], seen["warnings"]) == (0, int(not is_trusted))
     assert seen["counters"].get("refused.drop_in.untrusted_key", 0) == (0 if is_trusted else 1)
@@ -90,6 +90,6 @@ def test_a_pickle_is_loaded_only_if_a_pinned_publisher_signed_it(
 
 def test_without_a_farm_inductor_compiles_with_one_warning(fleet: Fleet) -> None:
     fleet.meddling.stop()
-    seen = compile_with_inductor(fleet, "alone", graphs=1)
+    seen = compile_with_inductor(fleet, "alone")
     assert (seen["hit"], seen["miss"], seen["warnings"]) == (0, 1, 1)
     fleet.meddling.start()
