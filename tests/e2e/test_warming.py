@@ -225,7 +225,7 @@ def test_a_training_replica_compiles_nothing_after_a_job(
 
 
 def test_a_model_without_gradients_has_no_training_step(job: Job) -> None:
-    job.write("  - name: n\n    entry: tests.e2e.warmed_models:frozen\n    train: true\n")
+    job.write(job.model("scaled", "    train: true\n", frozen=True))
     assert job.warm().exit_code == INCOMPLETE
     assert "no result requires a gradient" in job.certificate.entries[0].reason
 
