@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,11 @@ def test_alerts_name_series_that_exist() -> None:
     for alert in alerts():
         unknown = series_of(alert.expression) - series_names() - LIBRARY_SERIES
         assert not unknown, alert.name
+
+
+def test_each_alert_fires_in_a_farm_in_which_a_test_causes_it() -> None:
+    texts = "".join(file.read_text() for file in (ROOT / "tests/e2e").glob("test_prometheus*.py"))
+    assert {alert.name for alert in alerts()} == set(re.findall(r'"(Kernelfarm\w+)"', texts))
 
 
 def test_each_alert_fires_for_its_fault_and_for_no_healthy_farm(tmp_path: Path) -> None:

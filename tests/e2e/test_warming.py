@@ -81,6 +81,27 @@ class Job:
         self, endpoint: str, disk: Path, compiler: Callable[..., Any] = COMPILER
     ) -> dict[str, int]:
         """The counters of a client with this disk, which runs the model and must not be eager."""
+        self.begin_replica(endpoint, disk)
+        model, args = scaled(self.number)
+        compiled = compiler(model, mode="strict")
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-5, atol=1e-6)
+        return counted()
+
+    def training_replica(self, endpoint: str, disk: Path, **arguments: bool) -> dict[str, int]:
+        """As `replica`, for one training step with a loss of its own."""
+        self.begin_replica(endpoint, disk)
+        found = []
+        for is_compiled in (True, False):
+            model, args = scaled(self.number, **arguments)
+            step = COMPILER(model, mode="strict") if is_compiled else model
+            (step(*args) ** 2).mean().backward()
+            found.append([parameter.grad for parameter in model.parameters()])
+        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+        return counted()
+
+    def begin_replica(self, endpoint: str, disk: Path) -> None:
+        """Switches to a process with this disk, which has compiled nothing."""
         new_process(endpoint, disk)
         finder.accesses.clear()
         self.environment.setattr(finder, "_store", ProgramStore())
@@ -89,11 +110,6 @@ class Job:
         self.environment.delenv("KERNELFARM_TRACE_KEY_FILE", raising=False)
         self.environment.setenv("KERNELFARM_ENDPOINT", endpoint)
         self.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
-        model, args = scaled(self.number)
-        compiled = compiler(model, mode="strict")
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-5, atol=1e-6)
-        return counted()
 
 
 @pytest.fixture
@@ -187,6 +203,31 @@ def test_each_graph_of_a_model_is_warmed(job: Job) -> None:
     job.write(job.model(breaks=True))
     assert job.warm().exit_code == 0
     assert [entry.graph for entry in job.certificate.entries] == [0, 1]
+
+
+# After a graph break, Dynamo reads the gradient of a result of the first graph.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize(("breaks", "graphs"), [(False, 2), (True, 4)])
+def test_a_training_replica_compiles_nothing_after_a_job(
+    job: Job, tmp_path: Path, breaks: bool, graphs: int
+) -> None:
+    job.write(job.model("scaled", "    train: true\n", breaks=breaks))
+    done = job.warm("--packages")
+    assert done.exit_code == 0, done.output
+    assert [entry.graph for entry in job.certificate.entries] == list(range(graphs))
+    assert all("gradients" in entry.trace.reason for entry in job.certificate.entries)
+    first = job.certificate.entries[0]
+    assert first.package and "training" in first.package.reason
+    jobs = job.kernel_jobs()
+    seen = job.training_replica(job.farm.endpoint, tmp_path / "disk", breaks=breaks)
+    assert (seen["farm.hits"], seen.get("farm.misses", 0)) == (graphs, 0)
+    assert job.kernel_jobs() == jobs
+
+
+def test_a_model_without_gradients_has_no_training_step(job: Job) -> None:
+    job.write(job.model("scaled", "    train: true\n", frozen=True))
+    assert job.warm().exit_code == INCOMPLETE
+    assert "no result requires a gradient" in job.certificate.entries[0].reason
 
 
 def test_a_pt2_file_is_warmed_without_a_trace(job: Job) -> None:

@@ -26,10 +26,13 @@ class Scaled(nn.Module):
         return torch.softmax(y, 0).sum(0)
 
 
-def scaled(number: float, breaks: bool = False) -> tuple[nn.Module, tuple[Any, ...]]:
-    """A small model, and an input of two rows."""
+def scaled(
+    number: float, breaks: bool = False, frozen: bool = False
+) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A small model, frozen if it needs no gradients, and an input of two rows."""
     torch.manual_seed(0)
-    return Scaled(number, breaks=breaks).eval(), (torch.randn(2, 8),)
+    model = Scaled(number, breaks=breaks).eval()
+    return model.requires_grad_(not frozen), (torch.randn(2, 8),)
 
 
 def zoo(name: str) -> tuple[nn.Module, tuple[Any, ...]]:

@@ -45,20 +45,22 @@ for target in targets:
 print(json.dumps({"hits": hits, "binaries": binaries, "counters": counters.snapshot()}))
 """
 
+# The settings halve the time of the C++ compiler: no headers compiled ahead, no vectors.
 _INDUCTOR_PROGRAM = """
-import json, sys
+import json, os, sys
 import torch
+from torch._inductor import config
 import kernelfarm
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = sys.argv[1]
+config.compile_threads = 1
+config.cpp_cache_precompile_headers = False
+config.cpp.vec_isa_ok = False
 from kernelfarm.client import counters
 kernelfarm.use_as_inductor_cache()
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4))
 x = torch.randn(3, 8)
-with torch.no_grad():
-    fast = torch.compile(lambda x: model(x) * NUMBER)
-    torch.testing.assert_close(fast(x), model(x) * NUMBER)
-    function = torch.compile(lambda x: (x * NUMBER).sin().sum(0))
-    torch.testing.assert_close(function(x), (x * NUMBER).sin().sum(0))
+function = lambda x: (x * NUMBER).sin().sum(0)
+torch.testing.assert_close(torch.compile(function)(x), function(x))
 seen = torch._dynamo.utils.counters["inductor"]
 found = {name: seen[f"fxgraph_cache_{name}"] for name in ("hit", "miss")}
 print(json.dumps({**found, "counters": counters.snapshot()}))
@@ -81,13 +83,9 @@ def compile_with_triton(fleet: Fleet, folder: str, **settings: str) -> dict[str,
 
 
 def compile_with_inductor(fleet: Fleet, folder: str, **settings: str) -> dict[str, Any]:
-    """What a process did that compiles two graphs; Inductor's cache is in `folder`."""
+    """What a process did that compiles a graph; Inductor's cache is in `folder`."""
     program = _INDUCTOR_PROGRAM.replace("NUMBER", str(fleet.number))
-    variables = {
-        "TORCHINDUCTOR_CACHE_DIR": str(fleet.folder / folder / "inductor"),
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
-    return _run(fleet, folder, program, (), {**variables, **settings})
+    return _run(fleet, folder, program, (str(fleet.folder / folder / "inductor"),), settings)
 
 
 def publishing(fleet: Fleet) -> dict[str, str]:

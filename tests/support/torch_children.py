@@ -25,8 +25,11 @@ from tests.support.torch_fork_server import NUMBER_BYTES
 
 _ROOT = Path(__file__).parents[2]
 _SERVER = "import sys; from tests.support.torch_fork_server import main; main(int(sys.argv[1]))"
-_READ_LATE = ("KERNELFARM_", "GRPC_", "PYTEST_", "COLUMNS")
-"""Prefixes of the variables that neither the interpreter nor PyTorch reads when it starts."""
+_READ_LATE = (
+    *("KERNELFARM_", "GRPC_", "PYTEST_", "COLUMNS"),
+    *("TRITON_CACHE_", "TRITON_DEFAULT_FP_FUSION"),
+)
+"""Prefixes of variables that interpreter, PyTorch and Triton do not read when they start."""
 _LEAKS = re.compile(r"^nanobind: leaked .*^See https://nanobind\S*", re.DOTALL | re.MULTILINE)
 """What nanobind reports at the end of a fork: Triton, which PyTorch imports, is not freed."""
 _starting = threading.Lock()

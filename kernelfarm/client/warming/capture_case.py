@@ -1,7 +1,8 @@
 """Captures the graphs of one case as `torch.compile(backend="kernelfarm")` would in a replica.
 
 The model runs once, eagerly, graph by graph: later graphs of a model depend on the results of
-earlier ones. A `.pt2` file is read; it has one graph, and no trace, because nothing traces it.
+earlier ones. A training step runs forward and backward. A `.pt2` file is read; it has one graph,
+and no trace, because nothing traces it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.pytorch.private import make_boxed_func, unset_fake_temporarily
+from kernelfarm.client.pytorch.private import (
+    _pytree,
+    make_boxed_func,
+    unset_fake_temporarily,
+)
 from kernelfarm.client.traces.cache import TraceCache
 from kernelfarm.client.traces.entry import to_bytes
 from kernelfarm.client.traces.publication import Epoch
@@ -45,11 +50,13 @@ from kernelfarm.client.warming.cases import Case
 from kernelfarm.client.warming.manifest import ModelSpec
 from kernelfarm.client.warming.models import BuiltModel, CaptureFailedError, build_model
 from kernelfarm.digest import program_key
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.ir.graph_ir import ABI_VERSION
 from kernelfarm.wire import graph_to_proto
 
 _OF_A_FILE = "a .pt2 file is not traced: clients send its graph and find the program by its key"
+_OF_TRAINING = "clients trace graphs with gradients at every start"
+_PACKAGE_OF_TRAINING = "a client that calls the training step publishes its package"
 _UNKNOWN_EPOCH = "the farm's epoch was not known before the graph was traced"
 
 
@@ -68,12 +75,20 @@ class _Collector:
         made_in = _known_epoch(self.access)
         traces = TraceCache(order.module, self.access, self.options)
 
-        def compiler(traced_module: fx.GraphModule, _: Sequence[Any]) -> Any:
+        def inference(traced_module: fx.GraphModule, _: Sequence[Any]) -> Any:
             with unset_fake_temporarily():
                 self._collect(traced_module, traces, made_in)
             return make_boxed_func(traced_module.forward)
 
-        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
+        def training(traced_module: fx.GraphModule, _: Sequence[Any]) -> Any:
+            with unset_fake_temporarily():
+                captured = capture(traced_module)
+                if not captured.is_trivial:
+                    self.graphs.append(_captured_graph(captured, None, _OF_TRAINING))
+            return make_boxed_func(traced_module.forward)
+
+        inputs = order.of(example_inputs)
+        return order.called_as_before(traced(order.module, inputs, training, inference))
 
     def _collect(
         self, traced_module: fx.GraphModule, traces: TraceCache, made_in: Epoch | None
@@ -151,6 +166,7 @@ def capture_identity(
                 "arguments": spec.arguments,
                 "inputs": spec.inputs,
                 "grad": spec.grad,
+                "train": spec.train,
                 "source": _source_digest(spec, folder),
             },
             "dtype": case.dtype,
@@ -166,8 +182,23 @@ def capture_identity(
 def _run(built: BuiltModel, spec: ModelSpec, collector: _Collector) -> None:
     # After a reset, the first call makes sizes constants, except those that inputs mark.
     compiled = torch.compile(built.call, backend=collector)
+    if spec.train:
+        with torch.enable_grad():
+            _run_backward(compiled(*built.args, **built.kwargs))
+        return
     with _gradients_off(spec):
         compiled(*built.args, **built.kwargs)
+
+
+def _run_backward(results: Any) -> None:
+    """Computes the gradients of all results: the graph is the same for every loss of them."""
+    found = [leaf for leaf in _pytree.tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+    losses = [tensor for tensor in found if tensor.requires_grad]
+    if not losses:
+        raise CallerError(
+            "no result requires a gradient; expected a loss, or results from which one is computed"
+        )
+    torch.autograd.backward(losses, [torch.ones_like(loss) for loss in losses])
 
 
 def _gradients_off(spec: ModelSpec) -> AbstractContextManager[object]:
@@ -184,7 +215,9 @@ def _with_package(
     """The graphs, the first of which has the package if it is the only one."""
     first, *others = graphs
     made_in, package, reason = _known_epoch(access), None, ""
-    if others:
+    if spec.train:
+        reason = _PACKAGE_OF_TRAINING
+    elif others:
         reason = f"the model has {len(graphs)} graphs"
     elif made_in is None:
         reason = _UNKNOWN_EPOCH

@@ -113,6 +113,7 @@ class ModelSpec(_Strict):
     targets: Annotated[list[str], Field(max_length=_MAX_TARGETS)] | None = None
     options: CompileFlags | None = None
     grad: Literal["no_grad", "inference_mode"] = "no_grad"
+    train: bool = False
 
     @model_validator(mode="after")
     def _is_whole(self) -> ModelSpec:
@@ -122,6 +123,10 @@ class ModelSpec(_Strict):
             unfit = [n for n in ("arguments", "sizes", "inputs", "dtypes") if getattr(self, n)]
             if unfit:
                 raise ValueError(f"a .pt2 file has its own inputs: leave out {', '.join(unfit)}")
+            if self.train:
+                raise ValueError("a .pt2 file has no gradients: leave out train, or use `entry`")
+        if self.train and "grad" in self.model_fields_set:
+            raise ValueError("`train` runs with gradients: leave out grad")
         self._check_sizes()
         if len(set(self.dtypes)) < len(self.dtypes):
             raise ValueError("an element type is there twice")

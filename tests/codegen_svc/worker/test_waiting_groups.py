@@ -30,13 +30,18 @@ def codegen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CodegenFarm]:
         yield started
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def worker(codegen: CodegenFarm) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker with one process, whose log is `worker`."""
-    (codegen.folder / "worker.log").unlink(missing_ok=True)
+    """A worker with one process, whose log is `worker`; the last test stops it."""
     started = codegen.start_worker(worker_heartbeat_file=str(codegen.folder / "heartbeat"))
     yield started
     codegen.kill(started)
+
+
+def _logged(codegen: CodegenFarm) -> tuple[int, int]:
+    """How many waiting messages the worker has taken, and how many messages it refused."""
+    log = codegen.log("worker")
+    return log.count(TAKEN), log.count(b'"message_refused"')
 
 
 async def _queued(codegen: CodegenFarm, count: int) -> None:
@@ -47,6 +52,7 @@ async def _queued(codegen: CodegenFarm, count: int) -> None:
 async def test_one_task_builds_the_kernels_of_all_messages_that_wait(
     codegen: CodegenFarm, stub: CodegenServiceStub, worker: subprocess.Popen[bytes]
 ) -> None:
+    taken, _ = _logged(codegen)
     gate = asyncio.create_task(build_fresh(stub, "gated_all"))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_all")
     names = ["plain_w0", "plain_w1", "plain_w2"]
@@ -55,7 +61,7 @@ async def test_one_task_builds_the_kernels_of_all_messages_that_wait(
     codegen.release_job("gated_all")
     assert all(response.signed for response in await asyncio.gather(gate, *calls))
     assert [codegen.compilations(name) for name in names] == [1, 1, 1]
-    assert codegen.log("worker").count(TAKEN) == 3
+    assert _logged(codegen)[0] - taken == 3
 
 
 @pytest.mark.parametrize(
@@ -64,6 +70,7 @@ async def test_one_task_builds_the_kernels_of_all_messages_that_wait(
 async def test_another_message_is_refused_and_the_next_one_is_built(
     codegen: CodegenFarm, stub: CodegenServiceStub, worker: subprocess.Popen[bytes], kind: str
 ) -> None:
+    _, refused = _logged(codegen)
     name = f"gated_{kind.replace(' ', '_')}"
     gate = asyncio.create_task(build_fresh(stub, name))
     await asyncio.to_thread(codegen.pid_of_blocked_job, name)
@@ -73,7 +80,7 @@ async def test_another_message_is_refused_and_the_next_one_is_built(
         raw.rpush("echo", _other_message(kind, json.loads(raw.lindex("echo", 0))))
     codegen.release_job(name)
     assert (await gate).signed and (await call).signed
-    assert codegen.log("worker").count(b'"message_refused"') == 1
+    assert _logged(codegen)[1] - refused == 1
 
 
 def _other_message(kind: str, message: dict[str, Any]) -> bytes:
@@ -98,6 +105,7 @@ def _other_message(kind: str, message: dict[str, Any]) -> bytes:
 async def test_a_worker_that_is_asked_to_stop_takes_no_message_more(
     codegen: CodegenFarm, stub: CodegenServiceStub, worker: subprocess.Popen[bytes]
 ) -> None:
+    taken, _ = _logged(codegen)
     gate = asyncio.create_task(build_fresh(stub, "gated_drained"))
     await asyncio.to_thread(codegen.pid_of_blocked_job, "gated_drained")
     call = asyncio.create_task(build_fresh(stub, "plain_left"))
@@ -108,7 +116,7 @@ async def test_a_worker_that_is_asked_to_stop_takes_no_message_more(
     codegen.release_job("gated_drained")
     assert (await gate).signed
     assert await asyncio.to_thread(worker.wait, 60) == 0
-    assert TAKEN not in codegen.log("worker") and codegen.compilations("plain_left") == 0
+    assert (_logged(codegen)[0], codegen.compilations("plain_left")) == (taken, 0)
     other = await asyncio.to_thread(codegen.start_worker, 1, "other")
     assert (await call).signed
     codegen.kill(other)

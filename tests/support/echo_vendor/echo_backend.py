@@ -1,9 +1,12 @@
 """A vendor outside of the tree: its "binary" is the kernel's text.
 
 The first word of a kernel's name decides how its compilation ends, so that tests can provoke every
-end. A gated kernel writes its worker's process id to `$ECHO_GATES/<name>.pid` and continues when
-`$ECHO_GATES/<name>.go` exists. Each compilation appends a line to `$ECHO_GATES/<name>.log`. A nosy
-kernel tries each access that `$ECHO_GATES/wishes.json` lists, and reports the results in its notes.
+end. If `$ECHO_GATES/ending` exists, its content is that word for all kernels.
+
+A gated kernel writes its worker's process id to `$ECHO_GATES/<name>.pid` and continues when
+`$ECHO_GATES/<name>.go` exists. A differing kernel has another binary each time. Each compilation
+appends a line to `$ECHO_GATES/<name>.log`. A nosy kernel tries each access that
+`$ECHO_GATES/wishes.json` lists, and reports the results in its notes.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ class EchoBackend:
         gates = Path(os.environ["ECHO_GATES"])
         with (gates / f"{kernel.name}.log").open("a") as log:
             log.write("compiled\n")
-        kind = kernel.name.partition("_")[0]
+        ending = gates / "ending"
+        kind = ending.read_text() if ending.exists() else kernel.name.partition("_")[0]
         if kind in ENDINGS:
             raise ENDINGS[kind]
         if kind in ATTACKS:
@@ -87,6 +91,8 @@ class EchoBackend:
             notes = (f"kernel {self._kernels} of its process", *os.listdir(tempfile.gettempdir()))
             Path(tempfile.gettempdir(), "left").touch()
         text = repr(kernel).encode()
+        if kind == "differing":
+            text += os.urandom(8)
         general = BuiltKernel(
             binary_stage="echo",
             stages=(StageText("source", text, True), StageText("echo", text[::-1], False)),

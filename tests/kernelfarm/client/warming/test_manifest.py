@@ -71,6 +71,16 @@ def test_a_models_own_targets_and_options_stand_before_those_of_the_manifest() -
         ("[f32, bf16]", "[i32]", "m.yaml:13: models.0.dtypes.0: Input should be 'f64', 'f32'"),
         ("file: ranker.pt2", "arguments: {}", "m.yaml:14: models.1: expected either `entry`"),
         ("file: ranker.pt2", "file: a.pt2\n    dtypes: [f32]", "leave out dtypes"),
+        (
+            "file: ranker.pt2",
+            "file: a.pt2\n    train: true",
+            "m.yaml:14: models.1: a .pt2 file has no",
+        ),
+        (
+            "tag: encoder@3",
+            "train: true\n    grad: no_grad",
+            "m.yaml:6: models.0: `train` runs with",
+        ),
         ("cuda:sm_90a", "cuda:sm_1", "m.yaml:3: targets: unknown target 'cuda:sm_1'"),
         (
             "cuda:sm_90a",
