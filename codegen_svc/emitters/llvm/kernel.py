@@ -171,11 +171,23 @@ def _write_range(
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,
     )
-    writer = _unit_writer(context, product)
     sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
     bounds = (Value("%first", I64), Value("%last", I64))
-    counters = _start_counters(fn, index, plan.units, sizes)
+    if product is None:
+        _write_units(context, bounds, sizes)
+    else:
+        TileWriter(context, product).write(bounds, sizes)
+    fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
+    fn.finish()
 
+
+def _write_units(
+    context: UnitContext, bounds: tuple[Value, Value], sizes: dict[str, Value]
+) -> None:
+    """Writes the loop over the units first..last-1."""
+    fn, index, plan = context.fn, context.index, context.schedule
+    writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
+    counters = _start_counters(fn, index, plan.units, sizes)
     writer.begin(sizes)
 
     def unit(number: Value) -> None:
@@ -184,17 +196,6 @@ def _write_range(
 
     write_loop(fn, "unit", bounds, unit, is_inner=False)
     writer.close()
-    fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
-    fn.finish()
-
-
-def _unit_writer(
-    context: UnitContext, product: TiledProduct | None
-) -> RowWriter | LaneWriter | TileWriter:
-    if product is not None:
-        return TileWriter(context, product)
-    lane = context.schedule.lane
-    return RowWriter(context) if lane is None else LaneWriter(context, lane)
 
 
 def _start_counters(

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
-from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, Factor, TiledProduct
+from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.ir.algebra.expr import ONE
+from kernelfarm.ir.processor_products import Factor
 
 Symbols = Mapping[str, Value]
 
@@ -38,9 +39,9 @@ class Panel:
         start = fn.op("mul nuw nsw", term, integer(self._product.width, I64))
         return fn.element(FLOAT, self._memory, fn.op("add nuw nsw", start, column))
 
-    def fill(self, factor: Factor, first_column: Value, count: Value, symbols: Symbols) -> None:
+    def fill(self, first_column: Value, count: Value, symbols: Symbols) -> None:
         """Writes code that copies `count` terms; `symbols` has the first one."""
-        first = ZERO_I64
+        factor, first = self._product.product.right, ZERO_I64
         if factor.inner is ONE:
             first = self._transpose(factor, first_column, count, symbols)
             if self._has_whole_vectors():

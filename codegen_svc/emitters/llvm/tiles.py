@@ -2,9 +2,12 @@
 
 A tile has a few rows of results, and a few vectors of each row. Its sums stay in registers while a
 loop adds one product after the other: a row of the right factor, which a *panel* holds, times one
-element of each row of the left factor. A unit has the columns of one tile and a block of rows. It
-copies a slice of the right factor into the panel, adds the products of the slice to the sums of all
-its rows, and takes the next slice.
+element of each row of the left factor.
+
+A unit has the columns of one tile and a group of rows. A thread computes successive groups of one
+column of tiles together, as a block: it copies a slice of the right factor into the panel, adds the
+products of the slice to the sums of all rows of the block, and takes the next slice. So few threads
+pack each panel rarely, and many threads all have work. Every sum is computed in the same order.
 
 Measured on an AMD EPYC 9004 (Zen 4), two threads, f32, against others of 4 to 12 rows: 6 x 64 with
 AVX-512 and 6 x 16 with AVX2 are fastest. The sums, a row of the panel and an element of the left
@@ -17,9 +20,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from codegen_svc.emitters.llvm.text import FLOAT
-from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
-from kernelfarm.ir.contractions import WIDE_FACTORS, Contraction, find_contraction
-from kernelfarm.ir.loop_ir import Axis, Kernel, Load
+from kernelfarm.ir.algebra.expr import ceil_div
+from kernelfarm.ir.loop_ir import Axis, Kernel
+from kernelfarm.ir.processor_products import ProcessorProduct, find_processor_product
 
 ROWS: Final = 6
 """Rows of a tile."""
@@ -30,44 +33,39 @@ _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
 """Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in the
 first-level cache (AVX2: 16 KiB)."""
-_BLOCK_ROWS: Final = 384
-"""Rows of a unit: packing the panel then takes a few percent of its time. Their sums are on the
-stack (AVX-512: 96 KiB)."""
-_MOST_SUMS: Final = 2
+GROUP_ROWS: Final = 8 * ROWS
+"""Rows of a unit: to pack a panel for so few costs about a tenth of their time."""
+BLOCK_GROUPS: Final = 8
+"""The most groups of a block. Their sums are on the stack (AVX-512: 96 KiB)."""
 ELEMENT_BYTES: Final = 4
+COLUMN_AXIS, GROUP_AXIS = "tile.column", "row.group"
+"""Axes of units. They are no identifiers, so no axis of a kernel has them."""
 _LEAST_BITS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Factor:
-    """A factor of a sum: its load, and the steps between its elements along two axes, in elements.
-
-    `along` is the step to the next row or column, `inner` the step to the next term.
-    """
-
-    load: Load
-    along: Expr
-    inner: Expr
-
-
-@dataclass(frozen=True, slots=True)
 class TiledProduct:
-    """A product in tiles: `lanes` of a vector, `vectors` of a tile's row, `slice_terms` of a panel.
+    """A product in tiles: `lanes` of a vector, `vectors` of a tile's row, `slice_terms` of a panel."""
 
-    A unit has up to `block_rows` of the axis `rows`, and a tile's columns of the axis `columns`.
-    `others` are the axes whose points have units of their own. `sums` are the numbers of the Reduce
-    statements, each with its left and its right factor.
-    """
-
-    rows: Axis
-    columns: Axis
-    terms: Axis
-    others: tuple[Axis, ...]
-    sums: tuple[tuple[int, Factor, Factor], ...]
+    product: ProcessorProduct
     lanes: int
     vectors: int
     slice_terms: int
-    block_rows: int
+
+    @property
+    def rows(self) -> Axis:
+        """The axis of the rows."""
+        return self.product.rows
+
+    @property
+    def columns(self) -> Axis:
+        """The axis of the columns."""
+        return self.product.columns
+
+    @property
+    def terms(self) -> Axis:
+        """The axis of the terms that are summed."""
+        return self.product.terms
 
     @property
     def vector(self) -> str:
@@ -85,74 +83,39 @@ class TiledProduct:
         return self.lanes * self.vectors
 
     @property
-    def units(self) -> tuple[Axis, ...]:
-        """The axes of the units, the fastest last.
+    def block_rows(self) -> int:
+        """The most rows of a block."""
+        groups, extent = BLOCK_GROUPS, self.rows.extent
+        if extent.is_constant:
+            groups = min(groups, ceil_div(extent, GROUP_ROWS).constant)
+        return groups * GROUP_ROWS
 
-        Threads take successive units, so each has blocks of rows of all sizes.
-        """
+    @property
+    def units(self) -> tuple[Axis, ...]:
+        """The axes of the units, the fastest last."""
         return (
-            *self.others,
-            Axis(f"{self.columns.name}_block", ceil_div(self.columns.extent, self.width)),
-            Axis(f"{self.rows.name}_block", ceil_div(self.rows.extent, self.block_rows)),
+            *self.product.others,
+            Axis(COLUMN_AXIS, ceil_div(self.columns.extent, self.width)),
+            Axis(GROUP_AXIS, ceil_div(self.rows.extent, GROUP_ROWS)),
         )
 
 
 def tiled_product(kernel: Kernel, vector_bits: int) -> TiledProduct | None:
     """How a processor with vectors of so many bits computes a kernel in tiles; None: it does not.
 
-    Factors are elements of matrices, not computed from them. Products of one row, and of fewer
-    columns than half a tile has, are faster as rows to reduce.
+    Fewer columns than half a tile has are faster as rows to reduce.
     """
-    found = find_contraction(kernel, WIDE_FACTORS)
-    if found is None or vector_bits < _LEAST_BITS or not _fits(kernel, found):
+    found = find_processor_product(kernel)
+    if found is None or vector_bits < _LEAST_BITS:
         return None
-    rows, columns, (terms,) = found.rows[-1], found.columns[-1], kernel.reduction
-    sums = []
-    for product_sum in found.sums:
-        left = _factor(kernel, product_sum.left, rows, terms)
-        right = _factor(kernel, product_sum.right, columns, terms)
-        if left is None or right is None:
-            return None
-        sums.append((product_sum.number, left, right))
     lanes = vector_bits // (8 * ELEMENT_BYTES)
     vectors = _VECTORS.get(vector_bits, _MOST_VECTORS)
-    if columns.extent.is_constant and 2 * columns.extent.constant < lanes * vectors:
+    columns = found.columns.extent
+    if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
     return TiledProduct(
-        rows=rows,
-        columns=columns,
-        terms=terms,
-        others=tuple(axis for axis in kernel.outer if axis not in (rows, columns)),
-        sums=tuple(sums),
+        found,
         lanes=lanes,
         vectors=vectors,
         slice_terms=_SLICE.get(vector_bits, _MOST_SLICE),
-        block_rows=_block_rows(rows.extent, len(sums)),
     )
-
-
-def _fits(kernel: Kernel, found: Contraction) -> bool:
-    has_rows = bool(found.rows) and found.rows[-1].extent is not ONE
-    return has_rows and len(kernel.reduction) == 1 and len(found.sums) <= _MOST_SUMS
-
-
-def _factor(kernel: Kernel, number: int, axis: Axis, terms: Axis) -> Factor | None:
-    """The factor, if it is an element of memory whose position is linear in both axes."""
-    load = kernel.body[number]
-    if not isinstance(load, Load) or load.mask is not None:
-        return None
-    along, inner = (load.index.coefficient_of(each.name) for each in (axis, terms))
-    if along is None or inner is None or {axis.name, terms.name} & (along.symbols | inner.symbols):
-        return None
-    return Factor(load, along, inner)
-
-
-def _block_rows(extent: Expr, sums: int) -> int:
-    """Rows of a unit: equal blocks, of whole tiles if there are several."""
-    most = _BLOCK_ROWS // sums
-    if not extent.is_constant:
-        return most
-    count = max(extent.constant, 1)
-    blocks = -(-count // most)
-    rows = -(-count // blocks)
-    return -(-rows // ROWS) * ROWS
