@@ -171,9 +171,7 @@ def _is_usual(statement: Statement) -> bool:
     return not isinstance(statement, Scan | Sort | Indirect)
 
 
-def _factors(
-    kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]
-) -> tuple[int, int] | None:
+def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tuple[int, int] | None:
     """The factors of a sum's terms before a conversion to f32; None if they are no `elements`."""
     term = kernel.body[reduce.operand]
     if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not DType.F32:

@@ -14,6 +14,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.contractions import WIDE_FACTORS, Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
 
+
 @dataclass(frozen=True, slots=True)
 class Factor:
     """A factor of a sum: its load, and the steps between its elements, in elements.

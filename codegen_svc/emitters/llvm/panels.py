@@ -131,9 +131,7 @@ class Panel:
         """Writes the loop that copies terms whose columns are adjacent."""
         fn, product = self._fn, self._product
         step = self._context.index.write(factor.inner, symbols)
-        start = address_of(
-            self._context, factor, {**symbols, product.columns.name: first_column}
-        )
+        start = address_of(self._context, factor, {**symbols, product.columns.name: first_column})
 
         def term(at: Value) -> None:
             row = fn.element(FLOAT, start, fn.op("mul nsw", at, step))
