@@ -183,7 +183,7 @@ def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tup
 
 
 def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
-    """The value of `elements` that a value in f32 is, or whose conversion it is; None if neither."""
+    """The value of `elements` that a value is, or that it is converted from; None if neither."""
     if _dtype(kernel, number) in elements:
         return number
     wide = kernel.body[number]

@@ -31,8 +31,8 @@ _MOST_VECTORS: Final = 4
 """Vectors of a row of a tile, by the bits of a vector: AVX2 has 16 registers, others have 32."""
 _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
-"""Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in the
-first-level cache (AVX2: 16 KiB)."""
+"""Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in
+the first-level cache (AVX2: 16 KiB)."""
 GROUP_ROWS: Final = 8 * ROWS
 """Rows of a unit: to pack a panel for so few costs about a tenth of their time."""
 BLOCK_GROUPS: Final = 8
@@ -45,7 +45,7 @@ _LEAST_BITS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class TiledProduct:
-    """A product in tiles: `lanes` of a vector, `vectors` of a tile's row, `slice_terms` of a panel."""
+    """A product whose tiles have rows of `vectors` of `lanes`; a panel has `slice_terms`."""
 
     product: ProcessorProduct
     lanes: int

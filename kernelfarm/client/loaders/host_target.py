@@ -46,7 +46,7 @@ class Processor:
         return sorted(set(needed.flags) - self.flags)
 
     def targets(self) -> tuple[str, ...]:
-        """All CPU targets that the processor runs: widest vectors first, then those of its maker."""
+        """All CPU targets that the processor runs: widest vectors first, then its maker's."""
         fitting = [
             (-facts.processor.vector_bytes, facts.processor.maker is None, facts.name)
             for facts in all_targets().values()

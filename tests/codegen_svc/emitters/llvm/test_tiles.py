@@ -11,8 +11,8 @@ import torch
 
 from codegen_svc.emitters.llvm.tiles import BLOCK_GROUPS, GROUP_ROWS, tiled_product
 from kernelfarm.ir.loop_ir import Kernel, Load
-from tests.support.compiled_kernels import run, stage_text
 from tests.support.compiled_kernels import built as built_kernel
+from tests.support.compiled_kernels import run, stage_text
 from tests.support.product_kernels import linear, wide, wide_batched
 
 EDGES = [
