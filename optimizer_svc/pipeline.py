@@ -75,7 +75,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("drop-roundings", drop_roundings, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
-    Pass("fuse-nests", fuse_nests, ("chosen", "nests"), "fusion"),
+    Pass("fuse-nests", fuse_nests, ("chosen", "nests", "products"), "fusion"),
     Pass("order-steps", order_steps, ("chosen", "fusion", "target"), "fusion"),
     Pass("build-kernels", build_kernels, ("chosen", "fusion", "target"), "built"),
     Pass("apply-hints", apply_hints, ("chosen", "fusion", "built", "target"), "built"),

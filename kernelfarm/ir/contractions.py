@@ -10,6 +10,9 @@ computed before a sum belongs to a factor, what is computed after it to the tile
 
 A vector by a matrix has no rows. It is a contraction if the matrix has contiguous columns; a row of
 a matrix with contiguous rows is a row to reduce like any other.
+
+Which elements factors may have depends on the chip: instructions for matrices multiply 16 bits,
+the vector instructions of a processor f32.
 """
 
 from __future__ import annotations
@@ -36,11 +39,13 @@ from kernelfarm.ir.loop_ir import (
 
 NARROW_FACTORS = (DType.F16, DType.BF16)
 """Element types of factors: their products are exact in f32."""
+WIDE_FACTORS = (DType.F32,)
+"""Element types of factors that a processor multiplies in vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductSum:
-    """One sum: the number of its Reduce, and of its factors before their conversion to f32."""
+    """One sum: the number of its Reduce, and of its factors before a conversion to f32."""
 
     number: int
     left: int
@@ -64,14 +69,16 @@ class Contraction:
     has_columns: bool = False
 
 
-def find_contraction(kernel: Kernel) -> Contraction | None:
-    """The kernel's rows, columns and sums; None if it is no product of matrices."""
+def find_contraction(
+    kernel: Kernel, elements: tuple[DType, ...] = NARROW_FACTORS
+) -> Contraction | None:
+    """The kernel's rows, columns and sums; None if it is no product of matrices of `elements`."""
     if not kernel.reduction or not kernel.outer or not all(map(_is_usual, kernel.body)):
         return None
     axes_of = statement_axes(kernel)
     reduced = frozenset(axis.name for axis in kernel.reduction)
     stores = (n for n, s in enumerate(kernel.body) if isinstance(s, Store))
-    sums = _sums(kernel, axes_of)
+    sums = _sums(kernel, axes_of, elements)
     if not sums or any(axes_of[number] & reduced for number in stores):
         return None
     left, right = axes_of[sums[0].left] - reduced, axes_of[sums[0].right] - reduced
@@ -116,7 +123,9 @@ def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> 
     return all(load.index.coefficient_of(last) is ONE for load in matrices)
 
 
-def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductSum, ...]:
+def _sums(
+    kernel: Kernel, axes_of: tuple[frozenset[str], ...], elements: tuple[DType, ...]
+) -> tuple[ProductSum, ...]:
     """The sums of products; the right factor varies over the last axis that is no batch's.
 
     Empty if one is no such sum.
@@ -125,7 +134,7 @@ def _sums(kernel: Kernel, axes_of: tuple[frozenset[str], ...]) -> tuple[ProductS
     for number, statement in enumerate(kernel.body):
         if not isinstance(statement, Reduce):
             continue
-        factors = _factors(kernel, statement)
+        factors = _factors(kernel, statement, elements)
         if factors is None:
             return ()
         alone = axes_of[factors[0]] ^ axes_of[factors[1]]
@@ -162,24 +171,26 @@ def _is_usual(statement: Statement) -> bool:
     return not isinstance(statement, Scan | Sort | Indirect)
 
 
-def _factors(kernel: Kernel, reduce: Reduce) -> tuple[int, int] | None:
-    """The factors of a sum's terms before their conversion to f32; None if they are not narrow."""
+def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tuple[int, int] | None:
+    """The factors of a sum's terms before a conversion to f32; None if they are no `elements`."""
     term = kernel.body[reduce.operand]
     if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not DType.F32:
         return None
-    first, second = (_narrow(kernel, operand) for operand in term.operands)
+    first, second = (_factor(kernel, operand, elements) for operand in term.operands)
     if first is None or second is None or first == second:
         return None
     return (first, second) if _dtype(kernel, first) is _dtype(kernel, second) else None
 
 
-def _narrow(kernel: Kernel, number: int) -> int | None:
-    """The value of 16 bits of which a value in f32 is the conversion; None if there is none."""
+def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
+    """The value of `elements` that a value is, or that it is converted from; None if neither."""
+    if _dtype(kernel, number) in elements:
+        return number
     wide = kernel.body[number]
     if not isinstance(wide, Compute) or wide.op != "convert":
         return None
     (operand,) = wide.operands
-    return operand if _dtype(kernel, operand) in NARROW_FACTORS else None
+    return operand if _dtype(kernel, operand) in elements else None
 
 
 def _dtype(kernel: Kernel, number: int) -> DType | None:

@@ -2,7 +2,8 @@
 
 A chip is one TOML file with `name = "vendor:arch"`. Facts that all chips of a vendor share
 are under `chips` in the vendor's own file, the one with `vendor = "..."`; a chip's file may
-override them. A plug-in adds a package of such files as an entry point of the group
+override them. A chip with `base = "vendor:arch"` has that chip's facts, except those that it states
+itself. A plug-in adds a package of such files as an entry point of the group
 `kernelfarm.targets`.
 """
 
@@ -28,6 +29,7 @@ from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
 from kernelfarm.targets.facts import ProductFacts as ProductFacts
 from kernelfarm.targets.facts import ProductTimes as ProductTimes
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
+from kernelfarm.targets.facts import TileFacts as TileFacts
 from kernelfarm.targets.facts import TritonFacts as TritonFacts
 from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits
 from kernelfarm.targets.facts import VendorFacts as VendorFacts
@@ -45,6 +47,7 @@ def all_targets() -> dict[str, TargetFacts]:
     """
     files = list(_files())
     shared = {data["vendor"]: data.get("chips", {}) for _, data in files if "vendor" in data}
+    stated = {data["name"]: data for _, data in files if "name" in data}
     found: dict[str, TargetFacts] = {}
     for file, data in files:
         if "vendor" in data:
@@ -52,7 +55,8 @@ def all_targets() -> dict[str, TargetFacts]:
         vendor, _, arch = str(data.get("name", "")).partition(":")
         if not vendor or not arch:
             raise InternalError(f"{file}: expected a name as 'vendor:arch', or a vendor")
-        facts = _merged(shared.get(vendor, {}), {**data, "vendor": vendor})
+        own = _without(_merged(_base(stated, data, file), data), "base")
+        facts = _merged(shared.get(vendor, {}), {**own, "vendor": vendor})
         target = parse_record(TargetFacts, facts, file)
         if target.name in found:
             raise InternalError(f"{file}: another file states the facts of {target.name}, too")
@@ -123,6 +127,18 @@ def _folders() -> Iterator[Traversable]:
     yield resources.files(__name__)
     for plugin in entry_points(group=ENTRY_POINT_GROUP):
         yield resources.files(plugin.value)
+
+
+def _base(
+    stated: Mapping[str, dict[str, Any]], data: Mapping[str, Any], file: str
+) -> Mapping[str, Any]:
+    """What the file of a chip's base states; nothing if the chip has none."""
+    if "base" not in data:
+        return {}
+    base = stated.get(data["base"], {})
+    if not base or "base" in base:
+        raise InternalError(f"{file}: base {data['base']!r}; expected a chip without a base")
+    return base
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,6 +128,21 @@ class FewRowFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TileFacts:
+    """How long a processor's library takes for products of f32 that kernels compute in tiles.
+
+    A product is x (m, k) by a weight of n x k elements, (n, k) row-major. `library` has the
+    library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
+    `library_columns` has it for weights (k, n). A product with fewer rows than a table has, or with
+    a weight of less than `min_weight_bytes`, is the library's.
+    """
+
+    min_weight_bytes: int
+    library: tuple[tuple[str, float], ...] = ()
+    library_columns: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -209,12 +224,14 @@ class ProcessorFacts:
     """What a machine needs to run a CPU target.
 
     `elf_machine` is the ELF machine of its libraries; `flags` are the features that /proc/cpuinfo
-    must list; `vector_bytes` is the width of a vector register.
+    must list; `vector_bytes` is the width of a vector register. `maker` is who made the processor,
+    as /proc/cpuinfo names it: facts that were measured on its processors alone; None: anyone.
     """
 
     elf_machine: int
     vector_bytes: int
     flags: tuple[str, ...]
+    maker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +241,7 @@ class TargetFacts:
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
-    without `few_rows`, the framework's library computes every product of matrices.
+    without `few_rows` and `tiles`, the framework's library computes every product of matrices.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     """
@@ -242,6 +259,7 @@ class TargetFacts:
     channels_last: ChannelsLastFacts | None = None
     products: ProductFacts | None = None
     few_rows: FewRowFacts | None = None
+    tiles: TileFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     triton: TritonFacts | None = None

@@ -265,6 +265,10 @@ def _materialize_multiplied(
     facts: GraphFacts, storages: dict[int, Storage], products: Products
 ) -> None:
     """Materializes what kernels multiply by a weight: each row of the weight reads it."""
+    for value in sorted(products.strided & facts.types.keys()):
+        view = _operand_view(facts, storages, value, takes_any=True)
+        if ZERO in view.strides:  # a row that is repeated is no row of a tile
+            storages[value] = temporary_storage(facts, value)
     for value in sorted(products.stored & facts.types.keys()):
         base = facts.base_of(value)
         if base not in storages:

@@ -1,10 +1,13 @@
-"""Decides which products with few rows kernels compute instead of the framework's library.
+"""Decides which products of matrices kernels compute instead of the framework's library.
 
 A product of x (m, k) by a weight of n x k elements with few rows takes about as long as memory
 takes to deliver the weight. The target's facts have measured times of the library and of kernels
 for some m. Between those, a kernel is expected to take as long as for the next larger m, the
 library as long as for the next smaller one. If only pointwise prims read the product, its kernel
 computes them, too, and the library's time includes another launch.
+
+Processors compute f32 products of more rows in register tiles. Their facts have the library's time
+in times of a kernel, from some m on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, product_of
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
+from kernelfarm.ir.contractions import NARROW_FACTORS, WIDE_FACTORS
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
@@ -28,6 +32,8 @@ from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 MAX_ROWS = 64
 """With more rows, the instructions for matrices limit a product, and not memory."""
+MIN_TILED_COLUMNS = 64
+"""The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
 _TRANSPOSED = (1, 0)
 _RANK = 2
 _FACTORS = 2
@@ -36,7 +42,7 @@ _NARROW = (DType.F16, DType.BF16)
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """Expected times of a product, as multiples of the library's time for one row.
+    """Expected times of a product, as multiples of one time, which `unit` names after them.
 
     `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
     """
@@ -44,6 +50,7 @@ class _Expected:
     kernel: float
     library: float
     after: float = 0.0
+    unit: str = "in its times for one row"
 
     @property
     def is_kernel_faster(self) -> bool:
@@ -55,8 +62,8 @@ def choose_products(
 ) -> Products:
     """The products of a graph that kernels compute, with a reason for each product."""
     nodes = [n for n in graph.nodes if n.attr("op") in (PRODUCT, BIASED_PRODUCT)]
-    is_known = target.few_rows is not None or choice is not ProductChoice.AUTO
-    if not nodes or not is_known:
+    was_measured = target.few_rows is not None or target.tiles is not None
+    if not nodes or not (was_measured or choice is not ProductChoice.AUTO):
         return NO_PRODUCTS
     chooser = _Chooser(graph_facts(graph), target, choice)
     for node in nodes:
@@ -101,7 +108,8 @@ class _Chooser:
             for reason, count in self._refused.items()
         )
         notes = (*self._notes, *refused)
-        return Products(self._found, self._target.gpu is not None, notes)
+        is_gpu = self._target.gpu is not None
+        return Products(self._found, NARROW_FACTORS if is_gpu else WIDE_FACTORS, notes)
 
     def _candidate(self, node: Node) -> Product | Refused:
         """The product, if kernels of the target can compute it."""
@@ -112,19 +120,40 @@ class _Chooser:
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target)
+        if self._target.gpu is None:
+            return self._by_processor(found, rows, refused)
         if refused is not None:
             return refused
-        if self._target.gpu is None:
-            return found
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
-        return replace(found, slices=slices)
+        return replace(found, slices=slices, is_tiled=rows is not ONE)
+
+    def _by_processor(
+        self, found: Product, rows: Expr, by_rows: Refused | None
+    ) -> Product | Refused:
+        """The product in tiles if their times are known, else in sums of its rows, if those exist.
+
+        `by_rows` is why there are no sums of rows.
+        """
+        kind = self._facts.types[found.weight]
+        refused = _tiles_refuse(found, rows, kind, self._target)
+        unknown = refused or _refused(_expected_in_tiles(rows, kind, found, self._target))
+        tiled = replace(found, is_tiled=True)
+        if unknown is None:
+            return tiled
+        if by_rows is None:
+            return found
+        if self._choice is ProductChoice.OWN:
+            return refused or tiled
+        return by_rows if self._target.tiles is None else unknown
 
     def _expected(self, node: Node, product: Product) -> _Expected | Refused:
         """The times of a product, or why nothing is known about it."""
         kind = self._facts.types[product.weight]
-        rows = node.types[0].shape[0].constant
-        expected = _expected(rows, kind, product, self._target)
+        rows = node.types[0].shape[0]
+        if product.is_tiled and self._target.gpu is None:
+            return _expected_in_tiles(rows, kind, product, self._target)
+        expected = _expected(rows.constant, kind, product, self._target)
         if isinstance(expected, Refused) or self._target.gpu is None:
             return expected
         launch_bytes = self._target.memory.launch_bytes
@@ -137,6 +166,7 @@ class _Chooser:
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found
         by = "a kernel" if found.slices == 1 else f"kernels, in {found.slices} slices"
+        by += " in tiles" if found.is_tiled and self._target.gpu is None else ""
         self._note(node, by, reason)
 
     def _note(self, node: Node, by: str, reason: str) -> None:
@@ -159,6 +189,24 @@ def _kernels_refuse(
     if is_empty((rows, *weight.shape)):
         return Refused("without terms or results")
     return Refused(f"of more than {most} rows") if rows.constant > most else None
+
+
+def _tiles_refuse(
+    product: Product, rows: Expr, weight: TensorType, target: TargetFacts
+) -> Refused | None:
+    """Why a processor computes no such product in tiles; None if it does."""
+    if target.processor is None:
+        return Refused("for which the target has no kernels")
+    if weight.dtype is not DType.F32:
+        return Refused(f"of {weight.dtype.value}, which no processor computes in tiles")
+    if not all(extent.is_constant for extent in weight.shape):
+        return Refused("by weights of varying sizes")
+    if rows is ONE or is_empty((rows, *weight.shape)):
+        return Refused("without two rows, terms or results")
+    columns = weight.shape[1 if product.has_columns else 0].constant
+    if columns < MIN_TILED_COLUMNS:
+        return Refused(f"of fewer than {MIN_TILED_COLUMNS} columns")
+    return None
 
 
 def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
@@ -230,6 +278,29 @@ def _expected(
     return _Expected(min(kernel)[1], max(library)[1])
 
 
+def _expected_in_tiles(
+    rows: Expr, weight: TensorType, product: Product, target: TargetFacts
+) -> _Expected | Refused:
+    """The times of a product in tiles on a processor."""
+    tiles = target.tiles
+    if tiles is None:
+        return Refused("of a kind that was not measured")
+    if not rows.is_constant:
+        return Refused("of a varying number of rows")
+    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
+    if size_bytes < tiles.min_weight_bytes:
+        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
+    times = tiles.library_columns if product.has_columns else tiles.library
+    library = [(int(m), time) for m, time in times if int(m) <= rows.constant]
+    if not library:
+        return Refused("of a number of rows that was not measured")
+    return _Expected(1.0, max(library)[1], unit="as multiples of a kernel's")
+
+
+def _refused(found: _Expected | Refused) -> Refused | None:
+    return found if isinstance(found, Refused) else None
+
+
 def _times(dtype: DType, known: FewRowFacts, product: Product | None = None) -> ProductTimes | None:
     if dtype is DType.F32:
         return known.wide
@@ -242,5 +313,5 @@ def _times_text(expected: _Expected) -> str:
     after = f" and {expected.after:.2f} for a kernel after it" if expected.after else ""
     return (
         f"expected times are {expected.kernel:.3g} for a kernel, {expected.library:.3g} for the"
-        f" framework{after}, in its times for one row"
+        f" framework{after}, {expected.unit}"
     )

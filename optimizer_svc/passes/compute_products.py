@@ -3,7 +3,7 @@
     extern mm(x, permute(w))  ->  cat(sum(x[0] * w; k), sum(x[1] * w; k), ...)
 
 The sums of all rows of x have one domain, so one loop over a row of the weight computes them, and
-the weight is read once. If the target computes products in tiles, several rows have one sum:
+the weight is read once. Products in tiles have one sum:
 
     extern mm(x, permute(w))  ->  sum(x over (m, -, k) * w over (-, n, k); k)
 
@@ -37,7 +37,7 @@ def compute_products(graph: Graph, products: Products) -> Graph:
         product = products.by_result.get(node.results[0]) if node.results else None
         if product is None:
             writer.nodes.append(node)
-        elif products.are_tiled and node.types[0].shape[0] is not ONE:
+        elif product.is_tiled:
             writer.compute_tiled(node, product)
         else:
             writer.compute(node, product)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from kernelfarm.ir.algebra.expr import product_of
-from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Compute, Reduce
 from kernelfarm.ir.work_budget import spend
@@ -21,6 +20,7 @@ from optimizer_svc.ir.fused import Fusion, Refusal
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.nest import Nest
+from optimizer_svc.ir.products import NO_PRODUCTS, Products
 from optimizer_svc.kernels.assemble_kernel import assemble_kernel
 
 MAX_PARAMS = 24
@@ -41,9 +41,11 @@ def _is_needed(step: Group | Node, stored: frozenset[int]) -> bool:
     return not isinstance(step, Group) or not stored.isdisjoint(step.positions)
 
 
-def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
-    """The fusion of the nests."""
-    work = _Fuser(FusionState(chosen, nests))
+def fuse_nests(
+    chosen: Materialization, nests: tuple[Nest, ...], products: Products = NO_PRODUCTS
+) -> Fusion:
+    """The fusion of the nests; `products` says which ones the code generator computes in tiles."""
+    work = _Fuser(FusionState(chosen, nests), products)
     work.until_stable(_vertical_pairs)
     work.gather(_runs_of_slices(work.state))
     work.until_stable(_horizontal_pairs)
@@ -64,8 +66,9 @@ def fuse_nests(chosen: Materialization, nests: tuple[Nest, ...]) -> Fusion:
 class _Fuser:
     """Tries pairs of groups until none can be merged; keeps the refusals."""
 
-    def __init__(self, state: FusionState) -> None:
+    def __init__(self, state: FusionState, products: Products) -> None:
         self.state = state
+        self._products = products
         self.refusals: dict[Pair, Refusal] = {}
         self._context = MergeContext(state.chosen.storages, state.chosen.facts.bounds, state.likely)
         self._versions: dict[int, int] = {}
@@ -144,7 +147,7 @@ class _Fuser:
         chosen = self.state.chosen
         stored = [value for value in group.positions if self.state.is_stored(value)]
         draft = assemble_kernel(group, chosen.storages, stored, chosen.facts.bounds)
-        return find_contraction(draft.kernel) is not None
+        return self._products.are_in_tiles(draft.kernel)
 
 
 def _sums_products(nest: Nest) -> bool:

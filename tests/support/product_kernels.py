@@ -170,3 +170,61 @@ reduce r0 in {summed}
   %10: bf16 = convert %9
   store out0[d0] = %10
 """)
+
+
+def wide(rows: int | str, columns: int, summed: int | str, *, has_columns: bool = False) -> Kernel:
+    """x (rows, summed) by a weight of f32, (columns, summed) or with columns (summed, columns).
+
+    Then GELU of the sums and a bias, plus a residual. Sizes may be the symbols s0 and s1.
+    """
+    at = f"{columns}*r0 + d1" if has_columns else f"{summed}*d1 + r0"
+    sizes = [f"size {s} from 0 to 4096\n" for s in (rows, summed) if isinstance(s, str)]
+    return parse_kernel(f"""\
+kernel wide
+{"".join(sizes)}param in in0: f32[{rows}*{summed}]
+param in in1: f32[{columns}*{summed}]
+param in in2: f32[{columns}]
+param in in3: f32[{columns}*{rows}]
+param out out0: f32[{columns}*{rows}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: f32 = load in0[{summed}*d0 + r0]
+  %1: f32 = load in1[{at}]
+  %2: f32 = mul %0, %1
+  %3: f32 = sum %2
+  %4: f32 = load in2[d1]
+  %5: f32 = add %3, %4
+  %6: f32 = 0.7071067811865476
+  %7: f32 = mul %5, %6
+  %8: f32 = erf %7
+  %9: f32 = 1.0
+  %10: f32 = add %8, %9
+  %11: f32 = 0.5
+  %12: f32 = mul %5, %11
+  %13: f32 = mul %12, %10
+  %14: f32 = load in3[{columns}*d0 + d1]
+  %15: f32 = add %13, %14
+  store out0[{columns}*d0 + d1] = %15
+""")
+
+
+def wide_batched(batches: int, rows: int, columns: int, summed: int) -> Kernel:
+    """x (batches, rows, summed) by weights (batches, columns, summed) of f32, rounded to bf16."""
+    x, weight, result = rows * summed, columns * summed, rows * columns
+    return parse_kernel(f"""\
+kernel wide_batched
+param in in0: f32[{batches * x}]
+param in in1: f32[{batches * weight}]
+param out out0: bf16[{batches * result}]
+for d0 in {batches}
+for d1 in {rows}
+for d2 in {columns}
+reduce r0 in {summed}
+  %0: f32 = load in0[{x}*d0 + {summed}*d1 + r0]
+  %1: f32 = load in1[{weight}*d0 + {summed}*d2 + r0]
+  %2: f32 = mul %1, %0
+  %3: f32 = sum %2
+  %4: bf16 = convert %3
+  store out0[{result}*d0 + {columns}*d1 + d2] = %4
+""")

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
@@ -28,6 +28,8 @@ from codegen_svc.emitters.llvm.parallel import CallRange, write_entry, write_wor
 from codegen_svc.emitters.llvm.rows import RowWriter
 from codegen_svc.emitters.llvm.schedule import Schedule, schedule
 from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
+from codegen_svc.emitters.llvm.tile_units import TileWriter
+from codegen_svc.emitters.llvm.tiles import TiledProduct, tiled_product
 from codegen_svc.emitters.llvm.unit import UnitContext, write_loop
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, product_of
@@ -46,6 +48,8 @@ _OUTSIDE: Final = frozenset(
         *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
     ]
 )
+# Touches each page of the stack in order: panel and sums are larger than the guard of a thread.
+_PROBED: Final = ' "probe-stack"="inline-asm"'
 # Names that the emitter uses for arguments.
 _OWN: Final = frozenset({"first", "last", "entry"})
 
@@ -73,7 +77,10 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     _check(kernel)
     module = ModuleText(module_header(kernel.name, kernel.comments, target))
     plan = schedule(kernel, target.memory)
-    _write_range(module, kernel, plan, target)
+    product = tiled_product(kernel, target.vector_bits)
+    if product is not None:
+        plan = replace(plan, rows=product.units, lane=None)
+    _write_range(module, kernel, (plan, product), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
     else:
@@ -131,13 +138,19 @@ def _range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
     return arguments + [(f"i64 %{size.name}", f"%{size.name}") for size in kernel.sizes]
 
 
-def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule, target: CodeTarget) -> None:
+def _write_range(
+    module: ModuleText,
+    kernel: Kernel,
+    planned: tuple[Schedule, TiledProduct | None],
+    target: CodeTarget,
+) -> None:
+    plan, product = planned
     arguments = ", ".join(text for text, _ in _range_arguments(kernel))
     separator = ", " if arguments else ""
     fn = FunctionText(
         module,
         f"define internal i32 @{kernel.name}.range({arguments}{separator}"
-        "i64 %first, i64 %last) noinline",
+        f"i64 %first, i64 %last) noinline{'' if product is None else _PROBED}",
     )
     for name in (
         "first",
@@ -158,11 +171,23 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule, target: Cod
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,
     )
-    writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
     sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
     bounds = (Value("%first", I64), Value("%last", I64))
-    counters = _start_counters(fn, index, plan.units, sizes)
+    if product is None:
+        _write_units(context, bounds, sizes)
+    else:
+        TileWriter(context, product).write(bounds, sizes)
+    fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
+    fn.finish()
 
+
+def _write_units(
+    context: UnitContext, bounds: tuple[Value, Value], sizes: dict[str, Value]
+) -> None:
+    """Writes the loop over the units first..last-1."""
+    fn, index, plan = context.fn, context.index, context.schedule
+    writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
+    counters = _start_counters(fn, index, plan.units, sizes)
     writer.begin(sizes)
 
     def unit(number: Value) -> None:
@@ -171,8 +196,6 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule, target: Cod
 
     write_loop(fn, "unit", bounds, unit, is_inner=False)
     writer.close()
-    fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
-    fn.finish()
 
 
 def _start_counters(

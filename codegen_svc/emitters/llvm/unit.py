@@ -129,12 +129,19 @@ def _row_major(axes: tuple[Axis, ...]) -> Expr:
 
 
 def write_loop(
-    fn: FunctionText, wish: str, bounds: tuple[Value, Value], body: LoopBody, *, is_inner: bool
+    fn: FunctionText,
+    wish: str,
+    bounds: tuple[Value, Value],
+    body: LoopBody,
+    *,
+    is_inner: bool,
+    is_unrolled: bool = True,
 ) -> None:
     """Writes `for i in lower..upper`, with the test before the first iteration.
 
-    Very short loops are fully unrolled, unless they call many functions, because those are inlined.
-    Other outer loops are not unrolled, because that would copy the loops inside.
+    Very short loops are fully unrolled, unless they call many functions, because those are inlined,
+    or `is_unrolled` is false. Other outer loops are not unrolled, because that would copy the loops
+    inside.
     """
     lower, upper = bounds
     head, latch, end = (fn.name(f"{wish}.{part}") for part in ("loop", "next", "end"))
@@ -151,7 +158,7 @@ def write_loop(
     fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
     again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
     hint = ""
-    if _is_very_short(upper, calls):
+    if is_unrolled and _is_very_short(upper, calls):
         hint = _loop_hint(fn, "llvm.loop.unroll.full")
     elif not is_inner:
         hint = _loop_hint(fn, "llvm.loop.unroll.disable")

@@ -22,10 +22,14 @@ _ELF_MACHINES = {"x86_64": elf.EM_X86_64, "AMD64": elf.EM_X86_64, "aarch64": elf
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A processor: its kind as the system names it, and its features as in /proc/cpuinfo."""
+    """A processor: its kind as the system names it, and its features and maker.
+
+    Features and maker are as in /proc/cpuinfo; the maker is empty if it is not listed there.
+    """
 
     name: str
     flags: frozenset[str]
+    maker: str = ""
 
     @property
     def elf_machine(self) -> int | None:
@@ -37,16 +41,18 @@ class Processor:
         needed = facts.section(ProcessorFacts)
         if needed.elf_machine != self.elf_machine:
             return [f"the instructions of {facts.arch}"]
+        if needed.maker not in (None, self.maker):
+            return [f"the maker {needed.maker}"]
         return sorted(set(needed.flags) - self.flags)
 
     def targets(self) -> tuple[str, ...]:
-        """All CPU targets that the processor runs, widest vectors first."""
+        """All CPU targets that the processor runs: widest vectors first, then its maker's."""
         fitting = [
-            (-facts.processor.vector_bytes, facts.name)
+            (-facts.processor.vector_bytes, facts.processor.maker is None, facts.name)
             for facts in all_targets().values()
             if facts.processor is not None and not self.lacks(facts)
         ]
-        return tuple(name for _, name in sorted(fitting))
+        return tuple(name for *_, name in sorted(fitting))
 
     def target(self, requested: str = "") -> str:
         """A CPU target that the processor runs: the requested one, or the best.
@@ -77,17 +83,22 @@ class Processor:
 @lru_cache(maxsize=1)
 def this_processor() -> Processor:
     """This machine's processor."""
-    return Processor(platform.machine(), host_flags())
+    return Processor(platform.machine(), host_flags(), _listed("vendor_id"))
 
 
 @lru_cache(maxsize=1)
 def host_flags() -> frozenset[str]:
     """Features of this processor as /proc/cpuinfo names them."""
+    return frozenset(_listed("flags", "Features").split())
+
+
+def _listed(*keys: str) -> str:
+    """The first value that /proc/cpuinfo lists for one of the keys; empty if it lists none."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features"):
-            return frozenset(value.split())
-    return frozenset()
+        if key.strip() in keys:
+            return value.strip()
+    return ""
 
 
 def host_cpu_target() -> str:

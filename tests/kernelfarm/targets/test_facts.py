@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from kernelfarm.targets import (
     GpuFacts,
     LlvmFacts,
     MemoryFacts,
+    ProcessorFacts,
     TargetFacts,
     TritonFacts,
     VendorFacts,
@@ -111,6 +113,15 @@ def test_kernel_names_fit_every_chip() -> None:
     assert min(limit for limit in limits if limit is not None) == MAX_NAME_CHARS
 
 
+def test_a_chip_has_the_facts_of_its_base_except_its_own() -> None:
+    base, amd = target_facts("cpu:x86-64-v4"), target_facts("cpu:x86-64-v4-amd")
+    assert amd.tiles is not None
+    assert base.tiles is None
+    assert (amd.llvm, amd.few_rows, amd.memory) == (base.llvm, base.few_rows, base.memory)
+    processor = dataclasses.replace(amd.section(ProcessorFacts), maker=None)
+    assert processor == base.section(ProcessorFacts)
+
+
 def test_an_unknown_chip_or_vendor_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownTargetError, match="expected one of: rocm:gfx1100, rocm:gfx1201"):
         target_facts("rocm:gfx000")
@@ -132,6 +143,7 @@ def test_a_chip_and_a_vendor_are_one_file_each(tmp_path: Path) -> None:
         "[gpu]\ntriton_arch = 990\nmax_shared_bytes = 1024\n"
     )
     (chips / "other.toml").write_text('name = "other:one"\narch = "one"\ntitle = "Other"\n')
+    (chips / "based.toml").write_text('name = "cuda:sm_991"\nbase = "cuda:sm_990"\ntitle = "A"\n')
     info = tmp_path / "new_chips-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: new_chips\nVersion: 1.0\n")
@@ -139,6 +151,7 @@ def test_a_chip_and_a_vendor_are_one_file_each(tmp_path: Path) -> None:
     code = (
         "from kernelfarm.targets import *; from kernelfarm import targets as t\n"
         "assert t.target_facts('cuda:sm_990').gpu.warp_size == 32\n"
+        "assert t.target_facts('cuda:sm_991').gpu == t.target_facts('cuda:sm_990').gpu\n"
         "assert t.target_facts('cuda:sm_990').max_sorted_elems == 1024\n"
         "assert t.vendor_facts('other') == t.VendorFacts('other')\n"
         "assert {'cuda', 'other'} <= set(t.all_vendors())\n"

@@ -106,6 +106,46 @@ def test_operands_that_are_no_product_s_are_left_to_the_library() -> None:
         assert not choose_products(parse_graph(wrong), V4).by_result
 
 
+WIDE = """\
+graph prims 1
+%0: f32[384]@[1] = input "bias"
+%1: f32[32, 1024]@[1024, 1] = input "x"
+%2: f32[384, 1024]@[1024, 1] = input "w"
+%3: f32[1024, 384] = permute(%2; dims=[1, 0]) from [0]
+%4: f32[32, 384]@[384, 1] = extern(%0, %1, %3; is_contraction=true, is_unscaled=true, node=1, op="aten.addmm.default") from [1]
+return %4: f32[32, 384]@[384, 1]
+"""
+
+
+@pytest.mark.parametrize("level", ["v3", "v4"])
+def test_amd_processors_compute_products_in_tiles_where_facts_say_that_they_are_faster(
+    level: str,
+) -> None:
+    amd, other = (target_facts(f"cpu:x86-64-{level}{maker}") for maker in ("-amd", ""))
+    found = choose_products(parse_graph(WIDE), amd)
+    assert found.by_result == {4: Product(1, 2, 0, is_tiled=True)}
+    (note,) = found.notes
+    assert note.startswith("product: 32 x 384 (node 1) by a kernel in tiles: expected times are 1 ")
+    assert note.endswith("as multiples of a kernel's")
+    assert not choose_products(parse_graph(WIDE), other).by_result
+    first = 8 if level == "v4" else 16
+    assert {m for m in range(1, 20) if chosen(m, amd, n=512, k=512)} == set(range(first, 20))
+    assert not chosen(symbol("s0"), amd)
+    assert not chosen(64, amd, DType.BF16)
+    assert not chosen(64, amd, n=256, k=512)
+
+
+def test_a_request_for_kernels_gets_tiles_on_every_processor() -> None:
+    for target, choice, count in (
+        (V4, ProductChoice.OWN, 1),
+        (target_facts("cpu:aarch64"), ProductChoice.OWN, 1),
+        (target_facts("cpu:x86-64-v4-amd"), ProductChoice.LIBRARY, 0),
+    ):
+        assert len(choose_products(parse_graph(WIDE), target, choice).by_result) == count
+    narrow = WIDE.replace("384", "48")
+    assert not choose_products(parse_graph(narrow), V4, ProductChoice.OWN).by_result
+
+
 @pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64"])
 def test_targets_without_measured_times_leave_all_products_to_the_library(target: str) -> None:
     assert not chosen(4, target_facts(target))

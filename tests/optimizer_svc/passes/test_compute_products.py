@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.interpret import run_program
+from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph, verify_program
-from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, target_facts
+from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileFacts, target_facts
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.pipeline import optimize
@@ -28,7 +31,7 @@ from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
 from tests.support.single_operator import to_numpy
-from tests.support.traced_graphs import traced_one
+from tests.support.traced_graphs import capturing, traced_one
 
 ROWS_OF_BF16 = """\
 graph prims 1
@@ -264,3 +267,51 @@ def test_what_precedes_a_product_is_computed_once(rows: int) -> None:
     operations = [{getattr(statement, "op", "") for statement in k.body} for k in kernels]
     assert any("maximum" in found for found in operations)
     assert not any({"maximum", "sum"} <= found for found in operations)
+
+
+class Block(nn.Module):
+    """An encoder layer of BERT with a feed-forward layer of GPT-2, whose weights are (k, n)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(64, 64) for _ in range(4))
+        self.up, self.down = nn.Parameter(torch.randn(64, 96)), nn.Parameter(torch.randn(96, 64))
+        self.bias = nn.Parameter(torch.randn(96))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, tokens, width = x.shape
+        heads = [
+            layer(x).view(batch, tokens, 2, 32).transpose(1, 2)
+            for layer in (self.q, self.k, self.v)
+        ]
+        mixed = functional.scaled_dot_product_attention(*heads).transpose(1, 2)
+        x = x + self.o(mixed.reshape(batch, tokens, width))
+        up = torch.addmm(self.bias, x.view(-1, width), self.up)
+        inner = functional.gelu(up, approximate="tanh")
+        return x + torch.mm(inner, self.down).view(batch, tokens, width)
+
+
+def test_what_follows_products_in_tiles_of_processors_is_fused_with_them() -> None:
+    """Six products with biases, GELU and residuals are six kernels, beside attention."""
+    torch.manual_seed(0)
+    times = (("2", 2.0),)
+    tiles = TileFacts(1, library=times, library_columns=times)
+    facts = replace(target_facts(host_cpu_target()), tiles=tiles)
+    block, x, counts, found = Block(), torch.randn(2, 17, 64), Counts(), []
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        found.append(captured)
+        run = compile_here(captured, counts, facts)
+        return lambda *args: run(list(args))
+
+    with torch.no_grad():
+        torch._dynamo.reset()
+        ours = torch.compile(block, backend=capturing(compiled))(x)
+        eager, exact = block(x), block.double()(x.double())
+    assert counts.launches == 6
+    assert counts.externs == ["aten.scaled_dot_product_attention.default"]
+    (captured,) = found
+    kernels = optimize(decompose_to_prims(captured.graph).graph, facts).program.kernels
+    assert all(find_processor_product(kernel) for kernel in kernels)
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
+    assert errors[0] <= 4 * errors[1]

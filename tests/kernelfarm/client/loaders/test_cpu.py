@@ -204,6 +204,16 @@ def test_a_processor_runs_the_widest_target_that_it_has_all_features_of() -> Non
     assert (arm.target(), arm.targets()) == ("cpu:aarch64", ("cpu:aarch64",))
 
 
+def test_a_processor_prefers_the_target_of_its_maker_among_equal_widths() -> None:
+    avx512 = dataclasses.replace(_processor("cpu:x86-64-v4"), maker="AuthenticAMD")
+    assert avx512.targets()[:2] == ("cpu:x86-64-v4-amd", "cpu:x86-64-v4")
+    assert avx512.target("cpu:x86-64-v4") == "cpu:x86-64-v4"
+    avx2 = dataclasses.replace(_processor("cpu:x86-64-v3"), maker="AuthenticAMD")
+    assert avx2.target() == "cpu:x86-64-v3-amd"
+    with pytest.raises(CallerError, match="lacks the maker AuthenticAMD"):
+        _processor("cpu:x86-64-v3").target("cpu:x86-64-v3-amd")
+
+
 @pytest.mark.parametrize(
     ("reference", "why"),
     [

@@ -1,0 +1,121 @@
+"""Products of f32 in register tiles, compared with the framework's library on the CPU.
+
+The numbers are those of `[tiles]` in the files of CPU targets: for each number of rows, the time of
+the library as a multiple of a kernel's. `linear` has a weight (n, k), `columns` a weight (k, n);
+`gelu` adds a bias and computes GELU, which the library leaves to other code. Arms take turns in one
+process. To price `cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
+MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
+
+Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]
+           [--weights NxK ...] [--cases C ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch.nn import functional
+
+from benchmarks.timing import median_ms
+from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.targets import TargetFacts, TileFacts, target_facts
+from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.traced_graphs import traced_one
+
+Layer = Callable[..., torch.Tensor]
+ROUNDS = 7
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return functional.linear(x, weight)
+
+
+def _columns(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x @ weight
+
+
+def _gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return functional.gelu(functional.linear(x, weight, bias))
+
+
+LAYERS: dict[str, Layer] = {"linear": _linear, "columns": _columns, "gelu": _gelu}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The times of one product, and the largest errors against float64."""
+
+    kernel_ms: float
+    library_ms: float
+    kernel_error: float
+    library_error: float
+
+
+def main() -> None:
+    options = _options()
+    torch.manual_seed(0)
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    facts = always_in_tiles(target_facts(options.target))
+    print("case          n      k      m  kernel GFLOP/s  library GFLOP/s  speed-up  error ratio")
+    for case in options.cases:
+        for n, k in (map(int, shape.split("x")) for shape in options.weights):
+            for m in options.rows:
+                _print(case, (m, n, k), facts)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--target", default=host_cpu_target())
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rows", type=int, nargs="*", default=[8, 16, 32, 128, 512])
+    weights = ["128x128", "768x768", "3072x768", "768x3072"]
+    parser.add_argument("--weights", nargs="*", default=weights)
+    parser.add_argument("--cases", nargs="*", default=[*LAYERS])
+    return parser.parse_args()
+
+
+def always_in_tiles(facts: TargetFacts) -> TargetFacts:
+    """The facts of a target whose kernels compute all products that they can in tiles."""
+    times = (("2", 2.0),)
+    return replace(facts, tiles=TileFacts(1, library=times, library_columns=times))
+
+
+def _print(case: str, sizes: tuple[int, int, int], facts: TargetFacts) -> None:
+    m, n, k = sizes
+    weight = torch.randn((k, n) if case == "columns" else (n, k)) / k**0.5
+    bias = [torch.randn(n)] if case == "gelu" else []
+    found = measured(LAYERS[case], [torch.randn(m, k), weight, *bias], facts)
+    operations = 2 * m * n * k / 1e6
+    print(
+        f"{case:<8}{n:>7}{k:>7}{m:>7}{operations / found.kernel_ms:>16.0f}"
+        f"{operations / found.library_ms:>17.0f}{found.library_ms / found.kernel_ms:>10.2f}"
+        f"{found.kernel_error / found.library_error:>13.2f}",
+        flush=True,
+    )
+
+
+def measured(layer: Layer, args: list[torch.Tensor], facts: TargetFacts) -> Measured:
+    """Times and errors of a layer.
+
+    Raises:
+        RuntimeError: the program calls the library.
+    """
+    counts = Counts()
+    run = compile_here(traced_one(layer, *args), counts, facts)
+    if counts.externs:
+        raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
+    arms = {"kernel": lambda: run(args), "library": lambda: layer(*args)}
+    calls = max(1, min(40, 1_000_000_000 // (args[0].shape[0] * args[1].numel())))
+    times = median_ms(arms, "cpu", rounds=ROUNDS, calls=calls)
+    exact = layer(*(tensor.double() for tensor in args))
+    ours, theirs = run(args)[0], layer(*args)
+    errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))
+    return Measured(times["kernel"], times["library"], *errors)
+
+
+if __name__ == "__main__":
+    main()
