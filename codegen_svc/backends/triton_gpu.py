@@ -10,6 +10,7 @@ from codegen_svc.backends.kernel_hints import hint_notes, hinted_options, hinted
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
+from codegen_svc.backends.triton_matrix_use import matrix_use
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.precision import hides_division_errors
@@ -321,9 +322,14 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         ("form", _form(kernel, tiling)),
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
-        *([("kblock_elems", str(tiling.kblock))] if tiling.kblock else []),
+        *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
     )
     return replace(facts, extras=extras)
+
+
+def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:
+    used = ", ".join(matrix_use(str(compiled.stages["ttgir"])))
+    return (("kblock_elems", str(tiling.kblock)), ("matrix_instructions", used or "none"))
 
 
 def _form(kernel: Kernel, tiling: Tiling) -> str:

@@ -164,7 +164,8 @@ def _kernels_refuse(
 def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
     """The most rows of products with these elements by kernels; None if the target has none."""
     if target.gpu is not None:
-        return MAX_ROWS if dtype in _NARROW else None
+        is_known = dtype in _NARROW and target.gpu.multiplies(dtype.value)
+        return MAX_ROWS if is_known else None
     times = None if target.few_rows is None else _times(dtype, target.few_rows)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 

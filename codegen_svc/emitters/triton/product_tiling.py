@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts
 
 _FACTOR_BYTES = 2
-_MIN_SIDE = 16
-"""The fewest rows or columns of a tile: matrix instructions have as many."""
 _FEW_ROWS = 64
 _SIDE = 128
 # On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
@@ -42,7 +41,7 @@ def product_tiling(
     """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
     fitting = (
         tiling
-        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits))
+        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits), target)
         if _fits(found, tiling, target)
     )
     return next((t for number, t in enumerate(fitting) if number == level), None)
@@ -58,33 +57,48 @@ def shared_bytes(found: Contraction, tiling: Tiling) -> int:
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
     rows, columns = static_numel(found.rows), static_numel((*found.batches, *found.columns))
     is_few = rows is not None and rows <= _FEW_ROWS
-    xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
-    rblock, kblock, stages = _side(columns, _SIDE), _POINTS, _STAGES
+    least = min_side(target.section(GpuFacts))
+    xblock = _side(rows, least, _FEW_ROWS if is_few else _SIDE)
+    rblock, kblock, stages = _side(columns, least, _SIDE), _POINTS, _STAGES
     if is_few:
         programs = target.memory.saturating_programs or _USUAL_PROGRAMS
         # As wide as it can be with a program for each multiprocessor in one wave.
         wave = None if columns is None else next_power_of_2(-(-columns // programs))
         kblock = _FEW_ROW_POINTS
-        if xblock > _MIN_SIDE:
-            rblock = max(_NARROW_TILE_COLUMNS, _side(wave, _FEW_ROW_COLUMNS))
+        if xblock > least:
+            rblock = max(_NARROW_TILE_COLUMNS, _side(wave, least, _FEW_ROW_COLUMNS))
             stages = _STAGES + 1
             if rblock > _NARROW_TILE_COLUMNS:
                 stages = _STAGES if found.has_columns else _STAGES + 2
-        elif found.has_columns and (wave is None or wave > _MIN_SIDE):
+        elif found.has_columns and (wave is None or wave > least):
             rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
         else:
-            rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
+            rblock = least if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
             kblock = _NARROW_TILE_POINTS
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
     warps = 4 if xblock * rblock <= _FEW_ROWS * _SIDE else 8
-    warps = 2 if is_few and xblock * rblock <= _MIN_SIDE**2 else warps
+    warps = 2 if is_few and xblock * rblock <= least**2 else warps
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
 
 
-def _side(points: int | None, most: int) -> int:
-    return most if points is None else max(_MIN_SIDE, min(most, next_power_of_2(points)))
+def min_side(gpu: GpuFacts) -> int:
+    """The fewest rows or columns of a tile: those of the chip's smallest instruction for matrices.
+
+    Raises:
+        KernelRejectedError: the chip's facts state none, so nothing computes products in tiles.
+    """
+    sides = [max(form.m, form.n) for form in gpu.matrix_instructions]
+    if not sides:
+        raise KernelRejectedError(
+            "the chip's facts state no matrix_instructions; expected some for a product in tiles"
+        )
+    return min(sides)
+
+
+def _side(points: int | None, least: int, most: int) -> int:
+    return most if points is None else max(least, min(most, next_power_of_2(points)))
 
 
 def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
@@ -97,14 +111,15 @@ def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
     )
 
 
-def _smaller_and_smaller(tiling: Tiling) -> Iterator[Tiling]:
+def _smaller_and_smaller(tiling: Tiling, target: TargetFacts) -> Iterator[Tiling]:
     """A tiling, then the same with fewer stages, then smaller ones, each with fewer stages too."""
+    least = min_side(target.section(GpuFacts))
     while True:
         for stages in range(tiling.num_stages, 1, -1):
             yield replace(tiling, num_stages=stages)
-        if tiling.rblock > _MIN_SIDE and tiling.rblock >= tiling.xblock:
+        if tiling.rblock > least and tiling.rblock >= tiling.xblock:
             tiling = replace(tiling, rblock=tiling.rblock // 2)
-        elif tiling.xblock > _MIN_SIDE:
+        elif tiling.xblock > least:
             tiling = replace(tiling, xblock=tiling.xblock // 2, xsub=tiling.xblock // 2)
         elif tiling.kblock > _MIN_POINTS:
             tiling = replace(tiling, kblock=tiling.kblock // 2)

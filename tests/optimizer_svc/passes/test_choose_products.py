@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernelfarm.dtypes import DType
@@ -118,6 +120,15 @@ def test_hopper_computes_up_to_64_rows_by_kernels() -> None:
     assert chosen(4, hopper, DType.BF16, 1024, 4096)
     assert not chosen(4, hopper, DType.BF16, 512, 768)
     assert not chosen(4, hopper, DType.F32, 4096, 4096)
+
+
+def test_a_chip_offers_the_element_types_of_its_instructions_for_matrices() -> None:
+    hopper = target_facts("cuda:sm_90a")
+    assert hopper.gpu is not None
+    forms = tuple(replace(form, types=("f16",)) for form in hopper.gpu.matrix_instructions)
+    chip = replace(hopper, gpu=replace(hopper.gpu, matrix_instructions=forms))
+    assert chosen(4, chip, DType.F16, 4096, 4096)
+    assert not chosen(4, chip, DType.BF16, 4096, 4096)
 
 
 BIASED = """\
