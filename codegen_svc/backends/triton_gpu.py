@@ -50,14 +50,22 @@ class ResourceUsage:
     shared_bytes: int
 
 
+def _nothing_more(_symbol: str, _compiled: CompiledStages) -> tuple[tuple[str, str], ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class GpuToolchain:
-    """What differs between vendors: the stage of the binary, options, and how to read its needs."""
+    """What differs between vendors: the stage of the binary, options, and how to read its needs.
+
+    `recorded` gives launch facts about the compilation of a symbol beyond those of all vendors.
+    """
 
     binary_stage: str
     uses_pointer_range: bool
     options: Mapping[str, Any]
     usage_of: Callable[[str, CompiledStages], ResourceUsage]
+    recorded: Callable[[str, CompiledStages], tuple[tuple[str, str], ...]] = _nothing_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +256,7 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
-    options |= hinted_options(kernel)
+    options |= hinted_options(kernel, tiling, gpu)
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
@@ -283,7 +291,8 @@ def _built(
     variant: VariantPlan,
     attempt: _Attempt,
 ) -> BuiltKernel:
-    notes = [*attempt.source.notes, *hint_notes(kernel, attempt.tiling)]
+    gpu, made = target.section(GpuFacts), attempt.compiled.stages
+    notes = [*attempt.source.notes, *hint_notes(kernel, attempt.tiling, gpu, made)]
     if attempt.usage.spills:
         notes.append(
             f"{attempt.usage.spills} bytes of registers per thread are spilled at every tiling"
@@ -296,13 +305,15 @@ def _built(
     return BuiltKernel(
         binary_stage=toolchain.binary_stage,
         stages=stages,
-        launch=_launch_facts(kernel, target, attempt),
+        launch=_launch_facts(kernel, target, toolchain, attempt),
         guard=variant.guard,
         notes=tuple(notes),
     )
 
 
-def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> LaunchFacts:
+def _launch_facts(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, attempt: _Attempt
+) -> LaunchFacts:
     tiling = attempt.tiling
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
@@ -323,6 +334,7 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
         *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
+        *toolchain.recorded(kernel.name, attempt.compiled),
     )
     return replace(facts, extras=extras)
 
