@@ -155,7 +155,10 @@ class GpuFacts:
     `hints` are the names of the hints that the vendor's toolchain follows for all chips,
     `own_hints` those that it follows for this one; `hints_without_effect` says why it does not
     follow others that it has. `max_waves_per_unit` is the most waves of an execution unit, for
-    chips that have such a hint. `takes_ptx`: its compiler takes instructions of PTX in Triton's
+    chips that have such a hint. A multiprocessor, of which the chip has `multiprocessors` (0: not
+    stated), makes `multiply_adds_per_cycle` of 16-bit elements, and gets `cache_bytes_per_cycle`
+    from the second-level cache. `has_tensor_maps`: it copies blocks of matrices to shared memory
+    by descriptors of the matrices. `takes_ptx`: its compiler takes instructions of PTX in Triton's
     source. Products of matrices are computed by `matrix_instructions`.
     """
 
@@ -175,6 +178,10 @@ class GpuFacts:
     max_waves_per_unit: int = 0
     takes_ptx: bool = False
     matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    multiprocessors: int = 0
+    multiply_adds_per_cycle: int = 0
+    cache_bytes_per_cycle: int = 64
+    has_tensor_maps: bool = False
 
     def multiplies(self, dtype: str) -> tuple[MatrixInstruction, ...]:
         """The chip's instructions for matrices with elements of a type."""

@@ -2,7 +2,7 @@
 
 With few rows, memory's bandwidth decides: tiles are narrow enough that every multiprocessor has
 one, and long along the sums, so that many bytes are on their way. With many rows, the instructions
-for matrices decide: tiles are large, so that each loaded element takes part in many products.
+for matrices decide (`product_search.py`).
 """
 
 from __future__ import annotations
@@ -10,28 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
 from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts
 
-_FACTOR_BYTES = 2
 _FEW_ROWS = 64
-_SIDE = 128
+_MOST_OF_FOUR_WARPS = 8192
 # On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
 # computed fastest in tiles of 16 columns by two warps, two sums in tiles of 32 by four.
 # Of 9 to 11 tiles for each of 12 weights: more rows, and weights whose columns are contiguous, in
 # tiles of 32 columns and 128 points; more rows by many columns in tiles of 64 columns.
-_FEW_ROW_POINTS = 128
 _FEW_ROW_COLUMNS = 64
 _NARROW_TILE_COLUMNS = 32
 _NARROW_TILE_POINTS = 256
-_POINTS = 64
+_POINTS = 128
 _STAGES = 4
 _MIN_POINTS = 16
-# Judgement: half of the registers of a thread hold sums.
-_ACCUMULATED_SHARE = 2
 _USUAL_PROGRAMS = 108
 
 
@@ -39,47 +36,41 @@ def product_tiling(
     kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int, level: int = 0
 ) -> Tiling | None:
     """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
+    rows = static_numel(found.rows)
+    if rows is None or rows > _FEW_ROWS:
+        found_tilings = many_row_tilings(kernel, found, target, index_bits)
+        return found_tilings[level] if level < len(found_tilings) else None
     fitting = (
         tiling
         for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits), target)
-        if _fits(found, tiling, target)
+        if fits_chip(found, tiling, target.section(GpuFacts))
     )
     return next((t for number, t in enumerate(fitting) if number == level), None)
 
 
-def shared_bytes(found: Contraction, tiling: Tiling) -> int:
-    """The shared memory that the blocks of all factors take, for all stages of the loop."""
-    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
-    points = len(left) * tiling.xblock + len(right) * tiling.rblock
-    return tiling.num_stages * points * tiling.kblock * _FACTOR_BYTES
-
-
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
     rows, columns = static_numel(found.rows), static_numel((*found.batches, *found.columns))
-    is_few = rows is not None and rows <= _FEW_ROWS
     least = min_side(target.section(GpuFacts))
-    xblock = _side(rows, least, _FEW_ROWS if is_few else _SIDE)
-    rblock, kblock, stages = _side(columns, least, _SIDE), _POINTS, _STAGES
-    if is_few:
-        programs = target.memory.saturating_programs or _USUAL_PROGRAMS
-        # As wide as it can be with a program for each multiprocessor in one wave.
-        wave = None if columns is None else next_power_of_2(-(-columns // programs))
-        kblock = _FEW_ROW_POINTS
-        if xblock > least:
-            rblock = max(_NARROW_TILE_COLUMNS, _side(wave, least, _FEW_ROW_COLUMNS))
-            stages = _STAGES + 1
-            if rblock > _NARROW_TILE_COLUMNS:
-                stages = _STAGES if found.has_columns else _STAGES + 2
-        elif found.has_columns and (wave is None or wave > least):
-            rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
-        else:
-            rblock = least if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
-            kblock = _NARROW_TILE_POINTS
+    xblock = _side(rows, least, _FEW_ROWS)
+    programs = target.memory.saturating_programs or _USUAL_PROGRAMS
+    # As wide as it can be with a program for each multiprocessor in one wave.
+    wave = None if columns is None else next_power_of_2(-(-columns // programs))
+    kblock, stages = _POINTS, _STAGES
+    if xblock > least:
+        rblock = max(_NARROW_TILE_COLUMNS, _side(wave, least, _FEW_ROW_COLUMNS))
+        stages = _STAGES + 1
+        if rblock > _NARROW_TILE_COLUMNS:
+            stages = _STAGES if found.has_columns else _STAGES + 2
+    elif found.has_columns and (wave is None or wave > least):
+        rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
+    else:
+        rblock = least if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
+        kblock = _NARROW_TILE_POINTS
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
-    warps = 4 if xblock * rblock <= _FEW_ROWS * _SIDE else 8
-    warps = 2 if is_few and xblock * rblock <= least**2 else warps
+    warps = 4 if xblock * rblock <= _MOST_OF_FOUR_WARPS else 8
+    warps = 2 if xblock * rblock <= least**2 else warps
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
 
 
@@ -99,16 +90,6 @@ def min_side(gpu: GpuFacts) -> int:
 
 def _side(points: int | None, least: int, most: int) -> int:
     return most if points is None else max(least, min(most, next_power_of_2(points)))
-
-
-def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
-    gpu = target.section(GpuFacts)
-    threads = tiling.num_warps * gpu.warp_size
-    held = len(found.sums) * tiling.xblock * tiling.rblock
-    return (
-        shared_bytes(found, tiling) <= gpu.max_shared_bytes
-        and held * _ACCUMULATED_SHARE <= threads * gpu.max_registers
-    )
 
 
 def _smaller_and_smaller(tiling: Tiling, target: TargetFacts) -> Iterator[Tiling]:

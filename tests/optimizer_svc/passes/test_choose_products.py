@@ -175,8 +175,15 @@ def test_the_request_decides_about_products() -> None:
     ampere = target_facts("cuda:sm_80")
     assert by_kernels(text, ampere, ProductChoice.OWN)
     assert not by_kernels(text, ampere)
-    many = BIASED.replace("[4, ", "[65, ")
-    assert not by_kernels(many, ampere, ProductChoice.OWN)
+
+
+def test_kernels_compute_many_rows_if_the_request_asks_for_it() -> None:
+    many = BIASED.replace("[4, ", "[2048, ")
+    (found,) = by_kernels(many, target_facts("cuda:sm_80"), ProductChoice.OWN)
+    assert found.slices == 1
+    assert choose_products(parse_graph(many), HOPPER).notes == (
+        "products by the framework: 1 of more than 64 rows, for which kernels were not timed",
+    )
 
 
 @pytest.mark.parametrize("size", ["4", "2048", "1024"])

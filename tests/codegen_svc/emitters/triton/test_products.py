@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.product_tiling import product_tiling, shared_bytes
+from codegen_svc.emitters.triton.product_search import shared_bytes
+from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, program_count
 from kernelfarm.dtypes import DType
@@ -130,6 +131,21 @@ def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: T
             assert tiling.num_warps * gpu.warp_size <= gpu.max_threads_per_block
             level += 1
         assert level > 3
+
+
+def test_many_rows_have_tiles_by_estimated_times_on_the_chip() -> None:
+    def first(rows: int, columns: int, summed: int, target: str) -> tuple[int, ...]:
+        kernel = linear(rows, columns, summed)
+        tiling = product_tiling(kernel, contraction(kernel), target_facts(target), 32)
+        assert tiling is not None
+        return tiling.xblock, tiling.rblock, tiling.kblock, tiling.num_warps, tiling.num_stages
+
+    assert first(4096, 4096, 4096, "cuda:sm_90a") == (128, 256, 64, 8, 4)
+    # Tiles as large would leave most multiprocessors idle.
+    x, r, *_ = first(256, 1024, 4096, "cuda:sm_90a")
+    assert 256 // x * (1024 // r) >= 128
+    # More shared memory holds more stages.
+    assert first(4096, 4096, 4096, "rocm:gfx950")[4] > first(4096, 4096, 4096, "rocm:gfx942")[4]
 
 
 def test_few_rows_have_narrow_tiles_that_are_long_along_the_sums() -> None:
