@@ -27,7 +27,13 @@ from codegen_svc.emitters.triton.tiling import (
 )
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.artifact import (
+    SCRATCH_BYTES,
+    WORKSPACE,
+    BuiltKernel,
+    LaunchFacts,
+    StageText,
+)
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import print_kernel
@@ -35,7 +41,6 @@ from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
 _SHORT_FLOATS = (DType.F16, DType.BF16)
-_SCRATCH_POINTERS = ("scratch", "scratch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,9 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
     tiling = (
         gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
         if product is None
-        else product_tiling(kernel, product, target, variant.index_bits, level)
+        else product_tiling(
+            kernel, product, target, variant.index_bits, level, is_aligned=bool(variant.guard)
+        )
     )
     return None if tiling is None else hinted_tiling(tiling, kernel)
 
@@ -260,7 +267,8 @@ def _compile(
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
-    if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
+    is_known = tiling.has_maps or not compiled.facts.get("global_scratch_size")
+    if not is_known or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
             f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
@@ -317,6 +325,8 @@ def _launch_facts(
     tiling = attempt.tiling
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
+    scratch_bytes = int(attempt.compiled.facts.get("global_scratch_size") or 0)
+    scratch = (WORKSPACE, "scratch") if scratch_bytes else ("scratch", "scratch")
     facts = LaunchFacts(
         symbol=kernel.name,
         grid=(program_count(kernel, tiling),),
@@ -327,13 +337,14 @@ def _launch_facts(
         spills=attempt.usage.spills,
         xblock_elems=tiling.xblock,
         rblock_elems=tiling.rblock,
-        arguments=(*buffers, *sizes, *_SCRATCH_POINTERS),
+        arguments=(*buffers, *sizes, *scratch),
     )
     extras = (
         ("form", _form(kernel, tiling)),
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
         *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
+        *([(SCRATCH_BYTES, str(scratch_bytes))] if scratch_bytes else []),
         *toolchain.recorded(kernel.name, attempt.compiled),
     )
     return replace(facts, extras=extras)
@@ -341,7 +352,11 @@ def _launch_facts(
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:
     used = ", ".join(matrix_use(str(compiled.stages["ttgir"])))
-    return (("kblock_elems", str(tiling.kblock)), ("matrix_instructions", used or "none"))
+    return (
+        ("kblock_elems", str(tiling.kblock)),
+        ("matrix_instructions", used or "none"),
+        ("factors_by", "tensor maps" if tiling.has_maps else "pointers"),
+    )
 
 
 def _form(kernel: Kernel, tiling: Tiling) -> str:

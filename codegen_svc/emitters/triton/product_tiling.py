@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
-from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from codegen_svc.emitters.triton.tensor_maps import tensor_maps
+from codegen_svc.emitters.triton.tiling import (
+    Tiling,
+    next_power_of_2,
+    program_count,
+    static_numel,
+)
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel
@@ -33,19 +39,42 @@ _USUAL_PROGRAMS = 108
 
 
 def product_tiling(
-    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int, level: int = 0
+    kernel: Kernel,
+    found: Contraction,
+    target: TargetFacts,
+    index_bits: int,
+    level: int = 0,
+    *,
+    is_aligned: bool = False,
 ) -> Tiling | None:
-    """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
+    """The tile for a product, or the one that is `level` steps worse; None if there is none.
+
+    `is_aligned`: all buffers begin at multiples of 16 bytes, as tensor maps need it.
+    """
     rows = static_numel(found.rows)
     if rows is None or rows > _FEW_ROWS:
         found_tilings = many_row_tilings(kernel, found, target, index_bits)
-        return found_tilings[level] if level < len(found_tilings) else None
+        if level >= len(found_tilings):
+            return None
+        tiling = found_tilings[level]
+        return _with_maps(kernel, found, tiling, target) if is_aligned else tiling
     fitting = (
         tiling
         for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits), target)
         if fits_chip(found, tiling, target.section(GpuFacts))
     )
     return next((t for number, t in enumerate(fitting) if number == level), None)
+
+
+def _with_maps(kernel: Kernel, found: Contraction, tiling: Tiling, target: TargetFacts) -> Tiling:
+    """The tiling with tensor maps, if chip and factors have them, which each program makes once."""
+    gpu = target.section(GpuFacts)
+    is_wide = tiling.index_bits == 64  # the hardware counts rows and columns in 32 bits
+    if not gpu.has_tensor_maps or is_wide or not tensor_maps(kernel, found):
+        return tiling
+    tiles = program_count(kernel, tiling).as_int()
+    is_many = 0 < gpu.multiprocessors < tiles
+    return replace(tiling, has_maps=True, programs=gpu.multiprocessors if is_many else 0)
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:

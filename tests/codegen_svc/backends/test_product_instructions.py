@@ -96,9 +96,14 @@ def test_products_use_the_chips_instructions_for_matrices(
 ) -> None:
     kernel, size = SHAPES[shape]
     gpu = target_facts(target).section(GpuFacts)
-    for built in variants(kernel, target):
+    aligned, general = variants(kernel, target)
+    for built in (aligned, general):
         assert dict(built.launch.extras)["form"] == "product"
         text = disassembled(built, target, tmp_path)
+        has_maps = shape == "many rows" and gpu.has_tensor_maps and built is aligned
+        assert ("UTMALDG" in text) == has_maps
+        assert ("workspace" in built.launch.arguments) == has_maps
+        assert ("buffer_load" in text) == (built.binary_stage == "hsaco")
         assert re.search(rf"\b{INSTRUCTIONS[target][size]}", text), target
         assert_in_facts(dict(built.launch.extras)["matrix_instructions"], gpu)
         assert built.launch.spills == 0
