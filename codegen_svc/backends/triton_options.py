@@ -9,7 +9,7 @@ from codegen_svc.backends.triton_passes import SHOW_PASSES
 from kernelfarm.ir.hints import FLAT_GROUP, SCHEDULES
 
 PINGPONG = "use_block_pingpong"
-"""The setting of loops in which two groups of warps take turns."""
+"""The setting of loops in which one group of warps loads while the other multiplies."""
 _SETTINGS = {
     "async_copy": "use_async_copy",
     "block_pingpong": PINGPONG,
