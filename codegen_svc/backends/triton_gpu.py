@@ -10,6 +10,7 @@ from codegen_svc.backends.kernel_hints import hint_notes, hinted_options, hinted
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
+from codegen_svc.backends.triton_matrix_use import matrix_use
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.precision import hides_division_errors
@@ -26,7 +27,13 @@ from codegen_svc.emitters.triton.tiling import (
 )
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.artifact import (
+    SCRATCH_BYTES,
+    WORKSPACE,
+    BuiltKernel,
+    LaunchFacts,
+    StageText,
+)
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import print_kernel
@@ -34,7 +41,6 @@ from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
 _SHORT_FLOATS = (DType.F16, DType.BF16)
-_SCRATCH_POINTERS = ("scratch", "scratch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +55,22 @@ class ResourceUsage:
     shared_bytes: int
 
 
+def _nothing_more(_symbol: str, _compiled: CompiledStages) -> tuple[tuple[str, str], ...]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class GpuToolchain:
-    """What differs between vendors: the stage of the binary, options, and how to read its needs."""
+    """What differs between vendors: the stage of the binary, options, and how to read its needs.
+
+    `recorded` gives launch facts about the compilation of a symbol beyond those of all vendors.
+    """
 
     binary_stage: str
     uses_pointer_range: bool
     options: Mapping[str, Any]
     usage_of: Callable[[str, CompiledStages], ResourceUsage]
+    recorded: Callable[[str, CompiledStages], tuple[tuple[str, str], ...]] = _nothing_more
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +214,9 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
     tiling = (
         gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
         if product is None
-        else product_tiling(kernel, product, target, variant.index_bits, level)
+        else product_tiling(
+            kernel, product, target, variant.index_bits, level, is_aligned=bool(variant.guard)
+        )
     )
     return None if tiling is None else hinted_tiling(tiling, kernel)
 
@@ -247,11 +263,12 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
-    options |= hinted_options(kernel)
+    options |= hinted_options(kernel, tiling, gpu)
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
-    if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
+    is_known = tiling.has_maps or not compiled.facts.get("global_scratch_size")
+    if not is_known or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
             f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
@@ -282,7 +299,8 @@ def _built(
     variant: VariantPlan,
     attempt: _Attempt,
 ) -> BuiltKernel:
-    notes = [*attempt.source.notes, *hint_notes(kernel, attempt.tiling)]
+    gpu, made = target.section(GpuFacts), attempt.compiled.stages
+    notes = [*attempt.source.notes, *hint_notes(kernel, attempt.tiling, gpu, made)]
     if attempt.usage.spills:
         notes.append(
             f"{attempt.usage.spills} bytes of registers per thread are spilled at every tiling"
@@ -295,16 +313,20 @@ def _built(
     return BuiltKernel(
         binary_stage=toolchain.binary_stage,
         stages=stages,
-        launch=_launch_facts(kernel, target, attempt),
+        launch=_launch_facts(kernel, target, toolchain, attempt),
         guard=variant.guard,
         notes=tuple(notes),
     )
 
 
-def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> LaunchFacts:
+def _launch_facts(
+    kernel: Kernel, target: TargetFacts, toolchain: GpuToolchain, attempt: _Attempt
+) -> LaunchFacts:
     tiling = attempt.tiling
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
+    scratch_bytes = int(attempt.compiled.facts.get("global_scratch_size") or 0)
+    scratch = (WORKSPACE, "scratch") if scratch_bytes else ("scratch", "scratch")
     facts = LaunchFacts(
         symbol=kernel.name,
         grid=(program_count(kernel, tiling),),
@@ -315,15 +337,26 @@ def _launch_facts(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> Lau
         spills=attempt.usage.spills,
         xblock_elems=tiling.xblock,
         rblock_elems=tiling.rblock,
-        arguments=(*buffers, *sizes, *_SCRATCH_POINTERS),
+        arguments=(*buffers, *sizes, *scratch),
     )
     extras = (
         ("form", _form(kernel, tiling)),
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
-        *([("kblock_elems", str(tiling.kblock))] if tiling.kblock else []),
+        *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
+        *([(SCRATCH_BYTES, str(scratch_bytes))] if scratch_bytes else []),
+        *toolchain.recorded(kernel.name, attempt.compiled),
     )
     return replace(facts, extras=extras)
+
+
+def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:
+    used = ", ".join(matrix_use(str(compiled.stages["ttgir"])))
+    return (
+        ("kblock_elems", str(tiling.kblock)),
+        ("matrix_instructions", used or "none"),
+        ("factors_by", "tensor maps" if tiling.has_maps else "pointers"),
+    )
 
 
 def _form(kernel: Kernel, tiling: Tiling) -> str:

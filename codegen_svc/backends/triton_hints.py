@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codegen_svc.backends.triton_statements import is_range, loads_in, statement_at
-from kernelfarm.ir.hints import PIPELINE_HINTS, PIPELINE_STAGES
+from kernelfarm.ir.hints import FLAT_GROUP, PIPELINE_HINTS, PIPELINE_STAGES, SWITCHES
 from kernelfarm.ir.triton.check_kernel import OPTIONS
 from kernelfarm.ir.triton.hints import Hint, hints_of
 from kernelfarm.ir.triton.user_kernel import UserKernel
+
+_NUMBERS: Mapping[str, range] = {**OPTIONS, FLAT_GROUP: range(1, 1025)}
+"""The numbers of hints that become options; a program may not have more threads than 1,024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +53,14 @@ def apply_hints(kernel: UserKernel, known: frozenset[str]) -> HintedKernel:
 
 def _option(kernel: UserKernel, hint: Hint, options: dict[str, int]) -> str:
     """Why an option is not set; empty if it is."""
-    allowed = OPTIONS[hint.name]
     if hint.name in dict(kernel.options):
         return "the launch states this option"
-    if hint.value is None or hint.value not in allowed:
+    is_switch = hint.name in SWITCHES
+    value = 1 if is_switch and hint.value is None else hint.value
+    allowed = range(2) if is_switch else _NUMBERS[hint.name]
+    if value is None or value not in allowed:
         return f"expected a number from {allowed.start} to {allowed.stop - 1}"
-    options[hint.name] = hint.value
+    options[hint.name] = value
     return ""
 
 

@@ -25,6 +25,7 @@ import codegen_svc.emitters.triton
 import codegen_svc.powers
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.stage_times import stage
+from codegen_svc.backends.triton_passes import AMD_SETTINGS, SHOW_PASSES, PassTexts, ttgir_stage
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton.source import TritonSource
 from codegen_svc.emitters.triton.user_module import TYPE_NAMES
@@ -36,6 +37,7 @@ from kernelfarm.ir.triton.user_kernel import Value
 _TRITON_VERSION = "3.9.0"
 _MESSAGE_CHARS = 600
 _HEAD_CHARS = 100
+_CHANGES = (*AMD_SETTINGS, SHOW_PASSES)
 _REMEDY = f"pip install triton=={_TRITON_VERSION}"
 
 # Registering a module's text, and Triton's parser, use tables of the whole process.
@@ -84,6 +86,7 @@ def compile_triton(
 ) -> CompiledStages:
     """Every stage up to `last_stage` (the binary if None).
 
+    `options` are Triton's, with the settings and `SHOW_PASSES` of `triton_passes`.
     `assumptions` gives attributes (`tt.divisibility`, 16) of arguments by name; the caller must
     guard those that the kernel does not prove. `library_of` gives the path of a replacement for a
     file of the vendor's mathematical functions.
@@ -114,7 +117,8 @@ def compile_triton(
                 files = tuple((name, library_of(path)) for name, path in parsed.extern_libs)
                 # Options are frozen, and AMD's backend ignores libraries that options name.
                 object.__setattr__(parsed, "extern_libs", files)
-            return _run_stages(triton, backend, syntax, gpu, parsed, last_stage)
+            changes = {name: options[name] for name in _CHANGES if name in options}
+            return _run_stages(triton, backend, syntax, parsed, last_stage, changes)
     except (
         RuntimeError,
         ValueError,
@@ -149,15 +153,20 @@ def _run_stages(
     triton: Any,
     backend: Any,
     syntax: Any,
-    gpu: Any,
     parsed: Any,
     last_stage: str | None,
+    changes: Mapping[str, bool],
 ) -> CompiledStages:
     from triton._C.libtriton import ir  # noqa: PLC0415
 
+    gpu = backend.target
     facts: dict[str, Any] = {"target": gpu, **parsed.__dict__, "triton_version": triton.__version__}
     passes: dict[str, Any] = {}
     backend.add_stages(passes, parsed, syntax.language)
+    shown = PassTexts() if changes.get(SHOW_PASSES) else None
+    if "ttgir" in passes:
+        settings = {name: value for name, value in changes.items() if name in AMD_SETTINGS}
+        passes["ttgir"] = ttgir_stage(backend, parsed, settings, shown)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -173,6 +182,8 @@ def _run_stages(
     for name, run in passes.items():
         with stage(name):
             module = run(module, facts)
+            if name == "ttgir" and shown is not None:
+                stages |= shown.stages()
             stages[name] = module if isinstance(module, str | bytes) else str(module)
         if name == last_stage:
             break

@@ -10,6 +10,7 @@ from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, DIVISIBLE, Assumptions
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage
 from codegen_svc.backends.triton_hints import HintedKernel, apply_hints
+from codegen_svc.backends.triton_options import PINGPONG, given_options, pingpong_problem
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.emitters.triton.source import TritonSource
 from codegen_svc.emitters.triton.user_module import emit_user_module
@@ -79,7 +80,7 @@ def _variants_of(
     with stage("triton"):
         source = emit_user_module(hinted.kernel)
     stated = {name: value for name, value in kernel.options if name in known_options}
-    options = {**toolchain.options, **stated, **hinted.options}
+    options = {**toolchain.options, **stated, **given_options(hinted.options)}
     ignored = sorted({name for name, _ in kernel.options} - known_options)
     notes = tuple(f"option {name} does not exist for {target.vendor}" for name in ignored)
     return tuple(
@@ -119,6 +120,8 @@ def _built(
     compiled = compile_triton(source, where, options, variant.assumptions)
     usage = toolchain.usage_of(kernel.name, compiled)
     _check_fits(kernel, target, usage, compiled)
+    if options.get(PINGPONG) and (problem := pingpong_problem(str(compiled.stages["ttgir"]))):
+        notes = (*notes, f"hint block_pingpong has no effect: {problem}")
     if usage.spills:
         notes = (*notes, f"{usage.spills} bytes of registers per thread are spilled")
     return BuiltKernel(
@@ -128,7 +131,7 @@ def _built(
             StageText("triton", source.text.encode(), True),
             *compiled.stage_texts(),
         ),
-        launch=_launch_facts(kernel, gpu, usage, compiled),
+        launch=_launch_facts(kernel, gpu, toolchain, usage, compiled),
         guard=variant.guard,
         notes=notes,
     )
@@ -155,7 +158,11 @@ def _check_fits(
 
 
 def _launch_facts(
-    kernel: UserKernel, gpu: GpuFacts, usage: ResourceUsage, compiled: CompiledStages
+    kernel: UserKernel,
+    gpu: GpuFacts,
+    toolchain: GpuToolchain,
+    usage: ResourceUsage,
+    compiled: CompiledStages,
 ) -> LaunchFacts:
     scalars = len(kernel.scalars)
     words = ["buffer" if isinstance(p, Pointer) else "size" for p in kernel.launched]
@@ -174,5 +181,6 @@ def _launch_facts(
             ("form", "user kernel"),
             ("num_stages", str(facts["num_stages"])),
             (SCRATCH_BYTES, str(scratch_bytes)),
+            *toolchain.recorded(kernel.name, compiled),
         ),
     )

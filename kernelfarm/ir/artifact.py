@@ -56,7 +56,8 @@ class LaunchFacts:
     """What a launch needs beyond the binary; zero or empty if it does not apply.
 
     `grid` is over the kernel's size symbols. `arguments` names the binary's arguments in order:
-    `buffer`, `size`, `scratch`, `threads`.
+    `buffer`, `size`, `scratch`, `threads`, and `workspace`: memory of the launch's own, of
+    `scratch_bytes` for each program.
 
     Units: `spills` in bytes per thread, `registers` per thread, `shared_bytes` per block.
     """
@@ -75,9 +76,11 @@ class LaunchFacts:
     extras: tuple[tuple[str, str], ...] = ()
 
 
+WORKSPACE = "workspace"
+"""The argument of a kernel of the farm that needs memory. Clients that do not know it refuse it."""
 SCRATCH_BYTES = "scratch_bytes_per_program"
-"""The extra launch fact of a kernel that needs memory: its last buffer has so many bytes for each
-program of the grid."""
+"""The extra launch fact of a kernel that needs memory: its last buffer, or its workspace, has so
+many bytes for each program of the grid."""
 
 
 def scratch_bytes(facts: LaunchFacts) -> int:

@@ -26,6 +26,23 @@ With two stages one copy is under way while the last one is used; with three the
 """
 PIPELINE_STAGES: Final = range(2, 9)
 
+SCHEDULES: Final[Mapping[str, str]] = {
+    "sched_iterative_ilp": "iterative-ilp",
+    "sched_max_ilp": "max-ilp",
+    "sched_memory_clauses": "max-memory-clause",
+}
+"""Hints of LLVM's strategies for scheduling instructions, with LLVM's names."""
+SWITCHES: Final = ("async_copy", "block_pingpong", "buffer_ops", "cu_mode", "passes", *SCHEDULES)
+"""Hints that are 0 or 1; without a number 1."""
+FLAT_GROUP: Final = "flat_work_group_size"
+"""The hint of the most work items of a group, for which registers are shared out."""
+MATRIX_SIDE: Final = "matrix_instr_nonkdim"
+"""The hint of the rows and columns of the instructions for matrices."""
+PRODUCT_HINTS: Final = ("async_copy", "block_pingpong", "kpack", MATRIX_SIDE, "num_stages")
+"""Hints that concern the loop of a product of matrices."""
+STAGES_OF_PRODUCTS: Final = range(1, 9)
+K_PACKS: Final = range(1, 3)
+
 MULTIBUFFER: Final = "multibuffer"
 """The hint that a block which is copied from memory has several buffers."""
 DOT_PAD_ONLY_K: Final = "dot_pad_only_k"

@@ -24,6 +24,7 @@ from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
 from kernelfarm.targets.facts import GpuFacts as GpuFacts
 from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
 from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts
+from kernelfarm.targets.facts import MatrixInstruction as MatrixInstruction
 from kernelfarm.targets.facts import MemoryFacts as MemoryFacts
 from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
 from kernelfarm.targets.facts import ProductFacts as ProductFacts

@@ -143,6 +143,23 @@ class TileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixInstruction:
+    """A form of a chip's instructions for matrices: (m, k) by (k, n), with sums in f32.
+
+    `family` is the vendor's name of the instructions, `types` the element types of both factors.
+    `warps` of a program execute one together. With `max_n`, n may be any multiple up to that.
+    """
+
+    family: str
+    types: tuple[str, ...]
+    m: int
+    n: int
+    k: int
+    warps: int = 1
+    max_n: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """A chip whose programs are blocks of threads, which run in warps.
 
@@ -150,9 +167,14 @@ class GpuFacts:
     registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
     `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
     row of up to `held_row_bytes` that several loops read is held by one program in pieces.
-    `hints` are the names of the hints that its toolchain can follow; `max_waves_per_unit` is the
-    most waves of an execution unit, for chips that have such a hint. `takes_ptx`: its compiler
-    takes instructions of PTX in Triton's source.
+    `hints` are the names of the hints that the vendor's toolchain follows for all chips,
+    `own_hints` those that it follows for this one; `hints_without_effect` says why it does not
+    follow others that it has. `max_waves_per_unit` is the most waves of an execution unit, for
+    chips that have such a hint. A multiprocessor, of which the chip has `multiprocessors` (0: not
+    stated), makes `multiply_adds_per_cycle` of 16-bit elements, and gets `cache_bytes_per_cycle`
+    from the second-level cache. `has_tensor_maps`: it copies blocks of matrices to shared memory
+    by descriptors of the matrices. `takes_ptx`: its compiler takes instructions of PTX in Triton's
+    source. Products of matrices are computed by `matrix_instructions`.
     """
 
     triton_backend: str
@@ -166,8 +188,19 @@ class GpuFacts:
     registers_per_multiprocessor: int | None = None
     held_row_bytes: int = 0
     hints: tuple[str, ...] = ()
+    own_hints: tuple[str, ...] = ()
+    hints_without_effect: tuple[tuple[str, str], ...] = ()
     max_waves_per_unit: int = 0
     takes_ptx: bool = False
+    matrix_instructions: tuple[MatrixInstruction, ...] = ()
+    multiprocessors: int = 0
+    multiply_adds_per_cycle: int = 0
+    cache_bytes_per_cycle: int = 64
+    has_tensor_maps: bool = False
+
+    def multiplies(self, dtype: str) -> tuple[MatrixInstruction, ...]:
+        """The chip's instructions for matrices with elements of a type."""
+        return tuple(form for form in self.matrix_instructions if dtype in form.types)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +302,9 @@ class TargetFacts:
     @property
     def hints(self) -> tuple[str, ...]:
         """The names of the hints that the chip's toolchain can follow."""
-        stated = (section.hints for section in (self.gpu, self.local_buffer) if section is not None)
-        return next(stated, ())
+        if self.gpu is not None:
+            return tuple(sorted((*self.gpu.hints, *self.gpu.own_hints)))
+        return () if self.local_buffer is None else self.local_buffer.hints
 
     def two_passes(self, op: str) -> TwoPassLimits:
         """Up to which row length two passes compute a guided reduction of the loop IR better."""

@@ -119,12 +119,14 @@ class _Chooser:
         if isinstance(found, Refused):
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
-        refused = _kernels_refuse(found, rows, kind, self._target)
+        refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
         if self._target.gpu is None:
             return self._by_processor(found, rows, refused)
         if refused is not None:
             return refused
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
+        if rows.constant > MAX_ROWS:
+            return replace(found, is_tiled=True)
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices, is_tiled=rows is not ONE)
 
@@ -176,7 +178,11 @@ class _Chooser:
 
 
 def _kernels_refuse(
-    product: Product, rows: Expr, weight: TensorType, target: TargetFacts
+    product: Product,
+    rows: Expr,
+    weight: TensorType,
+    target: TargetFacts,
+    choice: ProductChoice,
 ) -> Refused | None:
     """Why kernels of a target compute no such product; None if they do."""
     if target.gpu is None and (product.bias is not None or product.has_columns):
@@ -188,7 +194,10 @@ def _kernels_refuse(
         return Refused("of varying sizes")
     if is_empty((rows, *weight.shape)):
         return Refused("without terms or results")
-    return Refused(f"of more than {most} rows") if rows.constant > most else None
+    if rows.constant <= most or (target.gpu is not None and choice is ProductChoice.OWN):
+        return None
+    untimed = ", for which kernels were not timed" if target.gpu is not None else ""
+    return Refused(f"of more than {most} rows{untimed}")
 
 
 def _tiles_refuse(
@@ -212,7 +221,8 @@ def _tiles_refuse(
 def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
     """The most rows of products with these elements by kernels; None if the target has none."""
     if target.gpu is not None:
-        return MAX_ROWS if dtype in _NARROW else None
+        is_known = dtype in _NARROW and target.gpu.multiplies(dtype.value)
+        return MAX_ROWS if is_known else None
     times = None if target.few_rows is None else _times(dtype, target.few_rows)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 

@@ -29,7 +29,7 @@ _OPTIONS = {
 }
 
 # Triton's defaults but for these: its default for the first one changes with its version.
-_USER_HINTS = frozenset(PIPELINE_HINTS)
+_USER_HINTS = frozenset((*PIPELINE_HINTS, "passes"))
 _USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
 _USER_OPTION_NAMES = frozenset({"maxnreg", "num_ctas", "num_stages", "num_warps"})
 

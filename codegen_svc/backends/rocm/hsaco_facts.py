@@ -14,12 +14,16 @@ from kernelfarm.errors import InternalError
 
 @dataclass(frozen=True, slots=True)
 class HsacoFacts:
-    """Vector registers per lane, spilled registers of both kinds, static LDS bytes, wave size."""
+    """Vector registers per lane, spilled registers of both kinds, static LDS bytes, wave size.
+
+    `max_group_size` is the most work items of a group for which the kernel was compiled.
+    """
 
     vector_registers: int
     vector_spills: int
     scalar_spills: int
     static_shared_bytes: int
+    max_group_size: int
     wave_size: int
     target: str
 
@@ -51,6 +55,7 @@ def _facts(kernel: dict[str, int], target: str) -> HsacoFacts:
         vector_spills=kernel[".vgpr_spill_count"],
         scalar_spills=kernel[".sgpr_spill_count"],
         static_shared_bytes=kernel[".group_segment_fixed_size"],
+        max_group_size=kernel[".max_flat_workgroup_size"],
         wave_size=kernel[".wavefront_size"],
         target=target,
     )

@@ -2,7 +2,7 @@
 
 With few rows, memory's bandwidth decides: tiles are narrow enough that every multiprocessor has
 one, and long along the sums, so that many bytes are on their way. With many rows, the instructions
-for matrices decide: tiles are large, so that each loaded element takes part in many products.
+for matrices decide (`product_search.py`).
 """
 
 from __future__ import annotations
@@ -10,101 +10,126 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
+from codegen_svc.emitters.triton.tensor_maps import tensor_maps
+from codegen_svc.emitters.triton.tiling import (
+    Tiling,
+    next_power_of_2,
+    program_count,
+    static_numel,
+)
+from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts
 
-_FACTOR_BYTES = 2
-_MIN_SIDE = 16
-"""The fewest rows or columns of a tile: matrix instructions have as many."""
 _FEW_ROWS = 64
-_SIDE = 128
+_MOST_OF_FOUR_WARPS = 8192
 # On an H100, of 9 tiles for each of 7 weights from 768 x 768 to 14,336 x 4,096: up to 16 rows are
 # computed fastest in tiles of 16 columns by two warps, two sums in tiles of 32 by four.
 # Of 9 to 11 tiles for each of 12 weights: more rows, and weights whose columns are contiguous, in
 # tiles of 32 columns and 128 points; more rows by many columns in tiles of 64 columns.
-_FEW_ROW_POINTS = 128
 _FEW_ROW_COLUMNS = 64
 _NARROW_TILE_COLUMNS = 32
 _NARROW_TILE_POINTS = 256
-_POINTS = 64
+_POINTS = 128
 _STAGES = 4
 _MIN_POINTS = 16
-# Judgement: half of the registers of a thread hold sums.
-_ACCUMULATED_SHARE = 2
 _USUAL_PROGRAMS = 108
 
 
 def product_tiling(
-    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int, level: int = 0
+    kernel: Kernel,
+    found: Contraction,
+    target: TargetFacts,
+    index_bits: int,
+    level: int = 0,
+    *,
+    is_aligned: bool = False,
 ) -> Tiling | None:
-    """The tile for a product, or the one that is `level` steps smaller; None if there is none."""
+    """The tile for a product, or the one that is `level` steps worse; None if there is none.
+
+    `is_aligned`: all buffers begin at multiples of 16 bytes, as tensor maps need it.
+    """
+    rows = static_numel(found.rows)
+    if rows is None or rows > _FEW_ROWS:
+        found_tilings = many_row_tilings(kernel, found, target, index_bits)
+        if level >= len(found_tilings):
+            return None
+        tiling = found_tilings[level]
+        return _with_maps(kernel, found, tiling, target) if is_aligned else tiling
     fitting = (
         tiling
-        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits))
-        if _fits(found, tiling, target)
+        for tiling in _smaller_and_smaller(_first(kernel, found, target, index_bits), target)
+        if fits_chip(found, tiling, target.section(GpuFacts))
     )
     return next((t for number, t in enumerate(fitting) if number == level), None)
 
 
-def shared_bytes(found: Contraction, tiling: Tiling) -> int:
-    """The shared memory that the blocks of all factors take, for all stages of the loop."""
-    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
-    points = len(left) * tiling.xblock + len(right) * tiling.rblock
-    return tiling.num_stages * points * tiling.kblock * _FACTOR_BYTES
+def _with_maps(kernel: Kernel, found: Contraction, tiling: Tiling, target: TargetFacts) -> Tiling:
+    """The tiling with tensor maps, if chip and factors have them, which each program makes once."""
+    gpu = target.section(GpuFacts)
+    is_wide = tiling.index_bits == 64  # the hardware counts rows and columns in 32 bits
+    if not gpu.has_tensor_maps or is_wide or not tensor_maps(kernel, found):
+        return tiling
+    tiles = program_count(kernel, tiling).as_int()
+    is_many = 0 < gpu.multiprocessors < tiles
+    return replace(tiling, has_maps=True, programs=gpu.multiprocessors if is_many else 0)
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:
     rows, columns = static_numel(found.rows), static_numel((*found.batches, *found.columns))
-    is_few = rows is not None and rows <= _FEW_ROWS
-    xblock = _side(rows, _FEW_ROWS if is_few else _SIDE)
-    rblock, kblock, stages = _side(columns, _SIDE), _POINTS, _STAGES
-    if is_few:
-        programs = target.memory.saturating_programs or _USUAL_PROGRAMS
-        # As wide as it can be with a program for each multiprocessor in one wave.
-        wave = None if columns is None else next_power_of_2(-(-columns // programs))
-        kblock = _FEW_ROW_POINTS
-        if xblock > _MIN_SIDE:
-            rblock = max(_NARROW_TILE_COLUMNS, _side(wave, _FEW_ROW_COLUMNS))
-            stages = _STAGES + 1
-            if rblock > _NARROW_TILE_COLUMNS:
-                stages = _STAGES if found.has_columns else _STAGES + 2
-        elif found.has_columns and (wave is None or wave > _MIN_SIDE):
-            rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
-        else:
-            rblock = _MIN_SIDE if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
-            kblock = _NARROW_TILE_POINTS
+    least = min_side(target.section(GpuFacts))
+    xblock = _side(rows, least, _FEW_ROWS)
+    programs = target.memory.saturating_programs or _USUAL_PROGRAMS
+    # As wide as it can be with a program for each multiprocessor in one wave.
+    wave = None if columns is None else next_power_of_2(-(-columns // programs))
+    kblock, stages = _POINTS, _STAGES
+    if xblock > least:
+        rblock = max(_NARROW_TILE_COLUMNS, _side(wave, least, _FEW_ROW_COLUMNS))
+        stages = _STAGES + 1
+        if rblock > _NARROW_TILE_COLUMNS:
+            stages = _STAGES if found.has_columns else _STAGES + 2
+    elif found.has_columns and (wave is None or wave > least):
+        rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
+    else:
+        rblock = least if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
+        kblock = _NARROW_TILE_POINTS
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))
-    warps = 4 if xblock * rblock <= _FEW_ROWS * _SIDE else 8
-    warps = 2 if is_few and xblock * rblock <= _MIN_SIDE**2 else warps
+    warps = 4 if xblock * rblock <= _MOST_OF_FOUR_WARPS else 8
+    warps = 2 if xblock * rblock <= least**2 else warps
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
 
 
-def _side(points: int | None, most: int) -> int:
-    return most if points is None else max(_MIN_SIDE, min(most, next_power_of_2(points)))
+def min_side(gpu: GpuFacts) -> int:
+    """The fewest rows or columns of a tile: those of the chip's smallest instruction for matrices.
+
+    Raises:
+        KernelRejectedError: the chip's facts state none, so nothing computes products in tiles.
+    """
+    sides = [max(form.m, form.n) for form in gpu.matrix_instructions]
+    if not sides:
+        raise KernelRejectedError(
+            "the chip's facts state no matrix_instructions; expected some for a product in tiles"
+        )
+    return min(sides)
 
 
-def _fits(found: Contraction, tiling: Tiling, target: TargetFacts) -> bool:
-    gpu = target.section(GpuFacts)
-    threads = tiling.num_warps * gpu.warp_size
-    held = len(found.sums) * tiling.xblock * tiling.rblock
-    return (
-        shared_bytes(found, tiling) <= gpu.max_shared_bytes
-        and held * _ACCUMULATED_SHARE <= threads * gpu.max_registers
-    )
+def _side(points: int | None, least: int, most: int) -> int:
+    return most if points is None else max(least, min(most, next_power_of_2(points)))
 
 
-def _smaller_and_smaller(tiling: Tiling) -> Iterator[Tiling]:
+def _smaller_and_smaller(tiling: Tiling, target: TargetFacts) -> Iterator[Tiling]:
     """A tiling, then the same with fewer stages, then smaller ones, each with fewer stages too."""
+    least = min_side(target.section(GpuFacts))
     while True:
         for stages in range(tiling.num_stages, 1, -1):
             yield replace(tiling, num_stages=stages)
-        if tiling.rblock > _MIN_SIDE and tiling.rblock >= tiling.xblock:
+        if tiling.rblock > least and tiling.rblock >= tiling.xblock:
             tiling = replace(tiling, rblock=tiling.rblock // 2)
-        elif tiling.xblock > _MIN_SIDE:
+        elif tiling.xblock > least:
             tiling = replace(tiling, xblock=tiling.xblock // 2, xsub=tiling.xblock // 2)
         elif tiling.kblock > _MIN_POINTS:
             tiling = replace(tiling, kblock=tiling.kblock // 2)

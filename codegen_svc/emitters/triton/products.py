@@ -7,17 +7,21 @@ it computes from the sums is done on the tile, after the loop.
 
 Programs that run at the same time should read few rows and columns. So they go down a band of
 `_BAND_TILES` tiles before they go to the next column. A batch has all its tiles before the next.
+
+If a tiling asks for it, factors that are plain matrices are loaded by tensor maps, and a fixed
+number of programs compute all tiles, so that each makes its tensor maps once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.block import Block, BlockNames, make_block
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.statements import statement_lines
+from codegen_svc.emitters.triton.tensor_maps import TensorMap, tensor_maps
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from kernelfarm.dtypes import DType
@@ -30,18 +34,27 @@ _STEP = "    "
 _BAND_TILES = 8
 _LEFT = BlockNames((X_FLAT, "kindex"), ("XBLOCK", "KBLOCK"), ("xmask", "kmask"))
 _RIGHT = BlockNames(("kcolumn", R_FLAT), ("KBLOCK", "RBLOCK"), ("kcolumn_mask", "rmask"))
+_TILE_COUNTS = (
+    "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
+    "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
+)
+_OFFSETS = {"XBLOCK": "xoffset", "RBLOCK": "roffset", "KBLOCK": "koffset"}
 _FLATS = (X_FLAT, R_FLAT, "kindex", "kcolumn")
 
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product with the blocks of its left factors, its right factors and its results."""
+    """A product with the blocks of its left factors, its right factors and its results.
+
+    `maps` are the tensor maps of its factors, if these are loaded so.
+    """
 
     kernel: Kernel
     found: Contraction
     left: Block
     right: Block
     tile: Block
+    maps: Mapping[int, TensorMap]
 
     @property
     def is_one_row(self) -> bool:
@@ -70,7 +83,14 @@ def product_lines(
         *_statements(product.tile, late),
     ]
     body = drop_unused_values(product.tile, body)
-    lines = [*_place_lines(product), *drop_unused_axes(body, _FLATS)]
+    body = drop_unused_axes(body, _FLATS)
+    counts = [*_count_lines(product), *_map_lines(product)]
+    if not tiling.programs:
+        return [*counts, *_place_lines(product), *body], product.tile.dtypes
+    # Flattened with the loop over the sums: a tile's first loads begin during the tile before.
+    tiles = "tl.range(tl.program_id(0), xtiles * rtiles, PROGRAMS, flatten=True)"
+    inner = [_STEP + line for line in (*_tile_lines("program"), *body)]
+    lines = [*counts, *_TILE_COUNTS, f"for program in {tiles}:", *inner]
     return lines, product.tile.dtypes
 
 
@@ -99,6 +119,7 @@ def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
         left=view(found.rows, kernel.reduction, _LEFT),
         right=view(kernel.reduction, found.columns, _RIGHT),
         tile=view(found.rows, found.columns, BlockNames()),
+        maps=tensor_maps(kernel, found) if tiling.has_maps else {},
     )
 
 
@@ -127,25 +148,47 @@ def _needed(kernel: Kernel, roots: Iterable[int]) -> list[int]:
     return sorted(needed)
 
 
-def _place_lines(product: _Product) -> list[str]:
-    """Lines for the numbers of points, and for the first row and column of the program's tile."""
+def _count_lines(product: _Product) -> list[str]:
+    """Lines for the numbers of points."""
     kernel, found, block = product.kernel, product.found, product.tile
     is_wide = block.tiling.index_bits == 64
     lines = [] if is_wide else [f"{s.name} = {s.name}.to(tl.int32)" for s in kernel.sizes]
     counts = (("xnumel", found.rows), ("rnumel", found.columns), ("knumel", kernel.reduction))
-    lines += [f"{name} = {block.writer.raw_text(numel(axes))}" for name, axes in counts]
+    return [*lines, *(f"{name} = {block.writer.raw_text(numel(axes))}" for name, axes in counts)]
+
+
+def _map_lines(product: _Product) -> list[str]:
+    """Lines that make the tensor maps of the factors."""
+    lines = []
+    for number, made in product.maps.items():
+        sizes = _map_sizes(product, number)
+        shape, strides = f"[{made.shape[0]}, {made.shape[1]}]", f"[{made.stride}, 1]"
+        arguments = f"{made.param}_ptr, {shape}, {strides}, [{', '.join(sizes)}]"
+        lines.append(f"{made.name} = tl.make_tensor_descriptor({arguments})")
+    return lines
+
+
+def _map_sizes(product: _Product, number: int) -> tuple[str, str]:
+    """The sides of a block of the matrix of a tensor map."""
+    is_left = number in {s.left for s in product.found.sums}
+    sizes = ("XBLOCK", "KBLOCK") if is_left else ("KBLOCK", "RBLOCK")
+    return (sizes[1], sizes[0]) if product.maps[number].is_turned else sizes
+
+
+def _place_lines(product: _Product) -> list[str]:
+    """Lines for the first row and column of the program's tile."""
+    found = product.found
+    is_wide = product.tile.tiling.index_bits == 64
     program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
     if product.is_one_row and not found.batches:
-        return [*lines, "xoffset = 0", f"roffset = {program} * RBLOCK"]
-    lines += [
-        "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
-        "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
-    ]
-    if found.batches:
-        lines += _batch_lines(found.batches, program)
-        program = "tile"
+        return ["xoffset = 0", f"roffset = {program} * RBLOCK"]
+    batches = _batch_lines(found.batches, program) if found.batches else []
+    return [*_TILE_COUNTS, *batches, *_tile_lines("tile" if batches else program)]
+
+
+def _tile_lines(program: str) -> list[str]:
+    """Lines for the place of a tile by its number."""
     return [
-        *lines,
         f"xband = {program} // ({_BAND_TILES} * rtiles) * {_BAND_TILES}",
         f"xheight = tl.minimum(xtiles - xband, {_BAND_TILES})",
         f"inside = {program} - xband * rtiles",
@@ -216,7 +259,11 @@ def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str
     needed = [n for n in _needed(product.kernel, factors) if n in inside]
     # One program reads an element of a factor once if its tile has all elements of the other.
     eviction = "evict_first" if not is_left and product.is_one_row else ""
-    lines += _statements(block, needed, eviction)
+    for number in needed:
+        if number in product.maps:
+            lines.append(_mapped_load(product, number))
+        else:
+            lines += _statements(block, [number], eviction)
     for factor in dict.fromkeys(factors):
         statement = product.kernel.body[factor]
         is_zero = isinstance(statement, Load) and statement.mask is None
@@ -224,6 +271,13 @@ def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str
             name = block.names[factor]
             lines.append(f"{name} = tl.where({mask}, {name}, 0.0)")
     return lines
+
+
+def _mapped_load(product: _Product, number: int) -> str:
+    made = product.maps[number]
+    offsets = ", ".join(_OFFSETS[size] for size in _map_sizes(product, number))
+    turned = ".T" if made.is_turned else ""
+    return f"{product.tile.names[number]} = {made.name}.load([{offsets}]){turned}"
 
 
 def _dot_line(product: _Product, product_sum: ProductSum) -> str:

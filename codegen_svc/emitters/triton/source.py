@@ -126,6 +126,8 @@ def _signature(
         constexprs.append(("RBLOCK", tiling.rblock))
     if tiling.kblock:
         constexprs.append(("KBLOCK", tiling.kblock))
+    if tiling.programs:
+        constexprs.append(("PROGRAMS", tiling.programs))
     signature = [(f"{p.name}_ptr", pointer_type(p.dtype, rules.target)) for p in kernel.params]
     signature += [(size.name, "i64") for size in kernel.sizes]
     signature += [(name, "constexpr") for name, _ in constexprs]

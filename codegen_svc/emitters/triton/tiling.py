@@ -13,7 +13,7 @@ from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import Expr, ceil_div
+from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import (
     Axis,
@@ -73,7 +73,9 @@ class Tiling:
     `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
     `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
     of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
-    is not 0, a program holds its row in so many pieces of `rblock` points.
+    is not 0, a program holds its row in so many pieces of `rblock` points. A product with
+    `has_maps` loads its factors by tensor maps. If `programs` is not 0, so many programs compute
+    all tiles of a product, one after the other.
     """
 
     xblock: int
@@ -88,6 +90,8 @@ class Tiling:
     kblock: int = 0
     loop_stages: int = 0
     pieces: int = 0
+    has_maps: bool = False
+    programs: int = 0
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -146,6 +150,8 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
 def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
     """The number of programs that compute all points."""
     if tiling.kblock and (product := find_contraction(kernel)) is not None:
+        if tiling.programs:
+            return as_expr(tiling.programs)
         tiles = ceil_div(numel(product.columns), tiling.rblock) * numel(product.batches)
         return ceil_div(numel(product.rows), tiling.xblock) * tiles
     if not tiling.is_tile:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import re
 from functools import lru_cache, partial
 from typing import Any
@@ -13,7 +14,7 @@ from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LaunchTi
 from kernelfarm.client.loaders.cuda_timer import CudaTimer
 from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
-from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.artifact import WORKSPACE, LaunchFacts, scratch_bytes
 from kernelfarm.targets import all_targets
 
 _DRIVER = "libcuda.so.1"
@@ -89,7 +90,7 @@ class CudaLoader:
                 )
         finally:
             driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
-        return _CudaKernel(function, launch)
+        return _CudaKernel(function, launch, self._index)
 
     def failed(self, status: int, launch: LaunchCall, name: str) -> None:
         """Handles a failed launch: a new thread (of autograd, for example) lacks a context.
@@ -118,8 +119,8 @@ class CudaLoader:
 class _CudaKernel:
     """A function of a loaded module; callers make its device the current one before a launch."""
 
-    def __init__(self, function: ctypes.c_void_p, facts: LaunchFacts) -> None:
-        self._function, self._facts = function, facts
+    def __init__(self, function: ctypes.c_void_p, facts: LaunchFacts, index: int) -> None:
+        self._function, self._facts, self._index = function, facts, index
 
     def bind(self, sizes: tuple[int, ...]) -> BoundKernel:
         """The kernel with its grid and arguments for these sizes."""
@@ -130,17 +131,24 @@ class _CudaKernel:
             return lambda table, stream: _launch_nothing
         extents = ((*grid, 1, 1)[:3], (facts.num_warps * facts.warp_size, 1, 1))
         arguments = _Arguments(facts, sizes)
+        workspace_bytes = scratch_bytes(facts) * math.prod(grid)
         launch_in = _driver().cuLaunchKernelEx
         function = ctypes.c_void_p.from_param(self._function.value)
 
         def bound(table: int, stream: int) -> LaunchCall:
             config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
-            pointers = arguments.of_table(table)
+            pointers = arguments.of_table(table, self._workspace(workspace_bytes))
             # Objects that ctypes need not convert at a launch; `byref` holds a reference. A launch
             # is one call of the driver, without a frame of Python.
             return partial(launch_in, ctypes.byref(config), function, ctypes.byref(pointers), None)
 
         return bound
+
+    def _workspace(self, size_bytes: int) -> torch.Tensor | None:
+        """The memory of a kernel beside its buffers, for launches on one stream, one by one."""
+        if WORKSPACE not in self._facts.arguments:
+            return None
+        return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
 
 
 def _launch_nothing() -> int:
@@ -168,8 +176,9 @@ class _Arguments:
         self._sizes = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._null = ctypes.c_void_p(None)
 
-    def of_table(self, table: int) -> Any:
-        """The array for the buffers of a pointer table."""
+    def of_table(self, table: int, workspace: torch.Tensor | None = None) -> Any:
+        """The array for the buffers of a pointer table and the kernel's own memory."""
+        own = ctypes.c_void_p(None if workspace is None else workspace.data_ptr())
         buffers, sizes = table, ctypes.addressof(self._sizes)
         values = []
         for word in self._words:
@@ -179,12 +188,17 @@ class _Arguments:
             elif word == "size":
                 values.append(sizes)
                 sizes += ctypes.sizeof(ctypes.c_int64)
+            elif word == WORKSPACE:
+                values.append(ctypes.addressof(own))
             elif word == "scratch":
                 values.append(ctypes.addressof(self._null))
             else:
-                raise MalformedMessageError(f"argument {word!r}; expected buffer, size or scratch")
+                raise MalformedMessageError(
+                    f"argument {word!r}; expected buffer, size, scratch or {WORKSPACE}"
+                )
         pointers = (ctypes.c_void_p * len(values))(*values)
-        pointers.owner = self  # type: ignore[attr-defined] # what holds the array holds the sizes
+        # What holds the array holds what it points to.
+        pointers.owner = (self, own, workspace)  # type: ignore[attr-defined]
         return pointers
 
 

@@ -27,6 +27,7 @@ SCALAR_DTYPES = frozenset(
 """The types of numbers that a launch passes."""
 
 OPTIONS: Mapping[str, range] = {
+    "allow_flush_denorm": range(2),
     "kpack": range(1, 3),
     "matrix_instr_nonkdim": range(33),
     "maxnreg": range(1, 256),

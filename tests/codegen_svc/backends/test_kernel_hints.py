@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from codegen_svc.backends.cuda.backend import TOOLCHAIN as CUDA
+from codegen_svc.backends.kernel_hints import hinted_tiling
 from codegen_svc.backends.registry import find_backend
-from codegen_svc.emitters.triton.tiling import gpu_tiling
+from codegen_svc.backends.rocm.backend import TOOLCHAIN as ROCM
+from codegen_svc.backends.triton_gpu import build_with_tiling
+from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.hints import read_hints
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
+from tests.support.product_kernels import linear
 
 _LONG = 32768
 """Points of a row that no program holds whole."""
@@ -40,9 +45,9 @@ def _built(kernel: Kernel, target: str) -> BuiltKernel:
     return find_backend(facts.vendor).build(kernel, facts)[0]
 
 
-def _stage(built: BuiltKernel, name: str) -> str:
+def _stage(built: BuiltKernel, name: str, encoding: str = "utf-8") -> str:
     (stage,) = (stage for stage in built.stages if stage.name == name)
-    return stage.content.decode()
+    return stage.content.decode(encoding)
 
 
 @pytest.mark.parametrize(("hint", "stages"), [("async", 3), ("async=4", 4), ("shared_memory", 2)])
@@ -103,3 +108,88 @@ def test_a_kernel_that_does_not_fit_with_its_hints_is_compiled_without_them() ->
     assert _stage(hinted, "ptx") == _stage(plain, "ptx")
     (note,) = (note for note in hinted.notes if "hints are ignored" in note)
     assert "needs more than cuda:sm_90a has at every tiling: 2048 bytes of shared memory" in note
+
+
+def _product(target: str, hints: str) -> BuiltKernel:
+    """The aligned variant of a product in tiles that AMD's compiler has ping-pong loops for."""
+    kernel = replace(linear(1024, 1024, 512), hints=tuple(sorted(read_hints(hints))))
+    tiling = Tiling(128, 128, 128, False, 32, 4, 2, kblock=64)
+    facts = target_facts(target)
+    toolchain = CUDA if facts.vendor == "cuda" else ROCM
+    return build_with_tiling(kernel, facts, toolchain, hinted_tiling(tiling, kernel))
+
+
+@pytest.fixture(scope="module")
+def plain() -> BuiltKernel:
+    return _product("rocm:gfx942", "block_pingpong=0")
+
+
+# What the vendor's compiler makes of each option, in one of its own texts.
+@pytest.mark.parametrize(
+    ("hint", "stage", "there", "absent"),
+    [
+        ("matrix_instr_nonkdim=16", "amdgcn", "v_mfma_f32_16x16x16_bf16", "v_mfma_f32_32x32x8"),
+        ("kpack=2", "ttgir", "kWidth = 8", "kWidth = 4"),
+        ("buffer_ops=0", "amdgcn", "global_load_dwordx4", "buffer_load"),
+        ("block_pingpong", "amdgcn", "s_setprio 1", ""),
+        ("async_copy", "ttgir", "amdg.buffer_load_to_local", "ttg.local_store"),
+        ("num_stages=1", "ttgir", "ttg.local_alloc %", "1x128x64xbf16"),
+        ("flat_work_group_size=1024", "amdgcn", ".max_flat_workgroup_size: 1024", ""),
+        ("sched_max_ilp", "llir", '"amdgpu-sched-strategy"="max-ilp"', ""),
+        ("waves_per_eu=2", "llir", '"amdgpu-waves-per-eu"="2', ""),
+    ],
+)
+def test_an_option_of_amd_s_pipeline_changes_the_code(
+    hint: str, stage: str, there: str, absent: str, plain: BuiltKernel
+) -> None:
+    name, _, value = hint.partition("=")
+    hints = {"block_pingpong": 0, name: int(value or 1)}
+    built = _product("rocm:gfx942", ", ".join(f"{n}={v}" for n, v in hints.items()))
+
+    assert there not in _stage(plain, stage)
+    assert there in _stage(built, stage)
+    assert not absent or absent in _stage(plain, stage)
+    assert not absent or absent not in _stage(built, stage)
+    assert f"hint {name}={value or 1}: applied" in built.notes
+    recorded = dict(built.launch.extras)["amd_options"].split(", ")
+    expected = "schedule max-ilp" if name == "sched_max_ilp" else f"{name}={value or 1}"
+    assert expected in recorded
+    assert expected not in dict(plain.launch.extras)["amd_options"].split(", ")
+
+
+def test_an_option_that_does_not_fit_the_program_is_ignored_with_a_reason() -> None:
+    built = _product("rocm:gfx942", "block_pingpong, flat_work_group_size=64, num_warps=8")
+    assert set(built.notes) == {
+        "hint block_pingpong: ignored: Triton makes such loops of other tiles, numbers of warps"
+        " and stages",
+        "hint flat_work_group_size=64: ignored: a program has 512 work items",
+        "hint num_warps=8: applied",
+    }
+    assert "flat_work_group_size=512" in dict(built.launch.extras)["amd_options"]
+
+
+@pytest.mark.parametrize(
+    ("target", "passes"),
+    [
+        ("rocm:gfx942", ("accelerate_matmul", "coalesce", "convert_to_buffer_ops", "pipeline")),
+        ("cuda:sm_90a", ("accelerate_matmul", "coalesce", "pipeline", "remove_layout_conversions")),
+    ],
+)
+def test_the_passes_of_triton_are_stages_that_show_both_texts(
+    target: str, passes: tuple[str, ...]
+) -> None:
+    shown, usual = _product(target, "passes"), _product(target, "passes=0")
+
+    assert _stage(shown, shown.binary_stage, "latin-1") == _stage(
+        usual, usual.binary_stage, "latin-1"
+    )
+    names = [stage.name for stage in shown.stages if stage.name.startswith("ttgir.")]
+    assert {f"ttgir.{name}" for name in passes} <= set(names)
+    assert not any(stage.name.startswith("ttgir.") for stage in usual.stages)
+    after: list[str] = []
+    for name in names:
+        lines = _stage(shown, name).splitlines()[3:]
+        before = [line[1:] for line in lines if line[0] in " -"]
+        assert not after or before == after
+        after = [line[1:] for line in lines if line[0] in " +"]
+    assert any("dot" in line for line in after)

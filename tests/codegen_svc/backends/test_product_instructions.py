@@ -70,6 +70,20 @@ def disassembled(built: BuiltKernel, target: str, folder: Path) -> str:
     return output_of(str(nvidia_tool("nvdisasm")), str(path))
 
 
+def assert_in_facts(used: str, gpu: GpuFacts) -> None:
+    """The artifact states an instruction that the chip's facts have."""
+    family, _, shape = used.partition(" ")
+    forms = [form for form in gpu.multiplies("bf16") if form.family == family]
+    assert forms, used
+    if not shape:
+        return
+    m, n, *_ = (int(side) for side in shape.split("x"))
+    assert any(
+        m == form.m and (n == form.n or n in range(form.n, (form.max_n or 0) + 1, form.n))
+        for form in forms
+    ), used
+
+
 def test_every_gpu_has_instructions_for_matrices_to_expect() -> None:
     gpus = {name for name, facts in all_targets().items() if facts.vendor in ("cuda", "rocm")}
     assert gpus == set(INSTRUCTIONS)
@@ -82,10 +96,16 @@ def test_products_use_the_chips_instructions_for_matrices(
 ) -> None:
     kernel, size = SHAPES[shape]
     gpu = target_facts(target).section(GpuFacts)
-    for built in variants(kernel, target):
+    aligned, general = variants(kernel, target)
+    for built in (aligned, general):
         assert dict(built.launch.extras)["form"] == "product"
         text = disassembled(built, target, tmp_path)
+        has_maps = shape == "many rows" and gpu.has_tensor_maps and built is aligned
+        assert ("UTMALDG" in text) == has_maps
+        assert ("workspace" in built.launch.arguments) == has_maps
+        assert ("buffer_load" in text) == (built.binary_stage == "hsaco")
         assert re.search(rf"\b{INSTRUCTIONS[target][size]}", text), target
+        assert_in_facts(dict(built.launch.extras)["matrix_instructions"], gpu)
         assert built.launch.spills == 0
         assert built.launch.shared_bytes <= gpu.max_shared_bytes
         assert built.launch.registers <= gpu.max_registers

@@ -85,7 +85,7 @@ hint num_warps=2
   %3: f32 = exp %2
   store out0[d0] = %3
 step: launch 0(%0, %3)
-note: hint waves_per_eu of operation (2) is ignored: cuda:sm_90a has no such hint; expected one of async, num_warps, shared_memory
+note: hint waves_per_eu of operation (2) is ignored: cuda:sm_90a has no such hint; expected one of async, num_warps, passes, shared_memory
 """,
     )
 
@@ -125,6 +125,12 @@ def test_a_kernel_for_ascend_has_the_hint_of_its_buffers(hint: str) -> None:
         ("rocm:gfx942", "num_warps=32", "expected one of 1, 2, 4, 8, 16"),
         ("rocm:gfx942", "waves_per_eu=9", "expected one of 1, 2, 3, 4, 5, 6, 7, 8"),
         ("rocm:gfx942", "async=3", "rocm:gfx942 has no such hint"),
+        ("rocm:gfx942", "kpack=2", "the kernel computes no product of matrices in tiles"),
+        ("rocm:gfx950", "kpack=2", "Triton 3.9 sets 1 for this chip"),
+        ("rocm:gfx942", "buffer_ops=2", "expected one of 0, 1"),
+        ("rocm:gfx942", "flat_work_group_size=2000", "expected 64 to 1024"),
+        ("rocm:gfx942", "schedule_hint", "Triton 3.9 reads it nowhere"),
+        ("rocm:gfx942", "allow_flush_denorm", "it changes results"),
         ("cpu:x86-64-v3", "num_warps=2", "cpu:x86-64-v3 has no such hint; it has none"),
         ("ascend:910b", "num_warps=2", "ascend:910b has no such hint; expected one of dot_pad"),
         ("ascend:910b", "multibuffer=3", "expected one of 1, 2"),

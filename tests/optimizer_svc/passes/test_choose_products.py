@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernelfarm.dtypes import DType
@@ -160,6 +162,15 @@ def test_hopper_computes_up_to_64_rows_by_kernels() -> None:
     assert not chosen(4, hopper, DType.F32, 4096, 4096)
 
 
+def test_a_chip_offers_the_element_types_of_its_instructions_for_matrices() -> None:
+    hopper = target_facts("cuda:sm_90a")
+    assert hopper.gpu is not None
+    forms = tuple(replace(form, types=("f16",)) for form in hopper.gpu.matrix_instructions)
+    chip = replace(hopper, gpu=replace(hopper.gpu, matrix_instructions=forms))
+    assert chosen(4, chip, DType.F16, 4096, 4096)
+    assert not chosen(4, chip, DType.BF16, 4096, 4096)
+
+
 BIASED = """\
 graph prims 1
 %0: bf16[1024]@[1] = input "bias"
@@ -204,8 +215,15 @@ def test_the_request_decides_about_products() -> None:
     ampere = target_facts("cuda:sm_80")
     assert by_kernels(text, ampere, ProductChoice.OWN)
     assert not by_kernels(text, ampere)
-    many = BIASED.replace("[4, ", "[65, ")
-    assert not by_kernels(many, ampere, ProductChoice.OWN)
+
+
+def test_kernels_compute_many_rows_if_the_request_asks_for_it() -> None:
+    many = BIASED.replace("[4, ", "[2048, ")
+    (found,) = by_kernels(many, target_facts("cuda:sm_80"), ProductChoice.OWN)
+    assert found.slices == 1
+    assert choose_products(parse_graph(many), HOPPER).notes == (
+        "products by the framework: 1 of more than 64 rows, for which kernels were not timed",
+    )
 
 
 @pytest.mark.parametrize("size", ["4", "2048", "1024"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.product_tiling import product_tiling, shared_bytes
+from codegen_svc.emitters.triton.product_search import shared_bytes
+from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, program_count
 from kernelfarm.dtypes import DType
@@ -29,6 +31,11 @@ GPUS = [facts for facts in all_targets().values() if facts.vendor in ("cuda", "r
 
 def tile(rows: int, columns: int, points: int, index_bits: int = 32) -> Tiling:
     return Tiling(rows, rows, columns, False, index_bits, 4, 3, kblock=points)
+
+
+def mapped(rows: int, columns: int, points: int, programs: int = 0) -> Tiling:
+    """A tile whose factors are loaded by tensor maps, by so many programs."""
+    return replace(tile(rows, columns, points), has_maps=True, programs=programs)
 
 
 def contraction(kernel: Kernel) -> Contraction:
@@ -51,6 +58,9 @@ CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (vector(40, 24), {}, tile(16, 32, 16)),
     (vector(64, 64), {}, tile(16, 16, 32)),
     (batched(2, 3, 20, 24, 32), {}, tile(16, 32, 16)),
+    (linear(50, 72, 48), {}, mapped(16, 32, 16)),
+    (linear(40, 24, 40, "f16"), {}, mapped(16, 32, 16, programs=2)),
+    (gated(36, 40, 48, "f16"), {}, mapped(16, 16, 32, programs=3)),
 ]
 
 
@@ -130,6 +140,49 @@ def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: T
             assert tiling.num_warps * gpu.warp_size <= gpu.max_threads_per_block
             level += 1
         assert level > 3
+
+
+def test_many_rows_have_tiles_by_estimated_times_on_the_chip() -> None:
+    def first(rows: int, columns: int, summed: int, target: str) -> tuple[int, ...]:
+        kernel = linear(rows, columns, summed)
+        tiling = product_tiling(kernel, contraction(kernel), target_facts(target), 32)
+        assert tiling is not None
+        return tiling.xblock, tiling.rblock, tiling.kblock, tiling.num_warps, tiling.num_stages
+
+    assert first(4096, 4096, 4096, "cuda:sm_90a") == (128, 256, 64, 8, 4)
+    # Tiles as large would leave most multiprocessors idle.
+    x, r, *_ = first(256, 1024, 4096, "cuda:sm_90a")
+    assert 256 // x * (1024 // r) >= 128
+    # More shared memory holds more stages.
+    assert first(4096, 4096, 4096, "rocm:gfx950")[4] > first(4096, 4096, 4096, "rocm:gfx942")[4]
+
+
+def test_plain_matrices_are_loaded_by_tensor_maps() -> None:
+    kernel = linear(4096, 4096, 512)
+    tiling = product_tiling(kernel, contraction(kernel), TARGET, 32, is_aligned=True)
+    assert tiling is not None
+    assert (tiling.has_maps, tiling.programs) == (True, 132)
+    assert program_count(kernel, tiling).as_int() == 132
+    text = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
+    assert "tl.make_tensor_descriptor(in1_ptr, [4096, 512], [512, 1], [RBLOCK, KBLOCK])" in text
+    assert "in1_map.load([roffset, koffset]).T" in text
+    assert "tl.load" not in text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "target"),
+    [
+        (linear(4096, 4096, 500), "cuda:sm_90a"),  # rows of 1,000 bytes
+        (scaled(32), "cuda:sm_90a"),  # a factor is a quotient
+        (linear(4096, 4096, 512), "cuda:sm_80"),
+        (linear(64, 4096, 512), "cuda:sm_90a"),
+    ],
+)
+def test_other_factors_and_chips_have_no_tensor_maps(kernel: Kernel, target: str) -> None:
+    facts = target_facts(target)
+    tiling = product_tiling(kernel, contraction(kernel), facts, 32, is_aligned=True)
+    assert tiling is not None
+    assert not tiling.has_maps
 
 
 def test_few_rows_have_narrow_tiles_that_are_long_along_the_sums() -> None:

@@ -1,0 +1,140 @@
+"""Tiles for products with many rows: all that a chip can hold, in the order of estimated times.
+
+The candidates follow from the chip's facts: sides that its instructions for matrices divide, blocks
+that its shared memory holds, sums that its registers hold. The estimate is in cycles of one
+multiprocessor. A step of the loop takes as long as its products, as its loads from the second-level
+cache, or as its share of their latency, whichever is longest, and a part of the others. No estimate
+was compared with a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from kernelfarm.ir.contractions import Contraction
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import GpuFacts, TargetFacts
+
+FACTOR_BYTES = 2
+_SIDES = (32, 64, 128, 256)
+_POINTS = (32, 64, 128)
+_WARPS = (4, 8)
+_STAGES = (2, 3, 4, 5)
+# Judgement: half of the registers of a thread hold sums.
+_ACCUMULATED_SHARE = 2
+# Judgement: a load from memory on its way through the second-level cache.
+_LATENCY_CYCLES = 800
+# Judgement: instructions of one warp reach so much of the rate where groups of warps have others.
+_LONE_WARP_RATE = 0.6
+# Judgement: what is done at the same time is not free.
+_OVERLAP_LOSS = 0.2
+_USUAL_EXTENT = 4096
+"""The assumed extent of an axis whose extent varies."""
+_USUAL_PROGRAMS = 108
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The extents of a product, and how often the kernel has factors of each side and sums."""
+
+    rows: int
+    columns: int
+    summed: int
+    batches: int
+    lefts: int
+    rights: int
+    sums: int
+
+
+def shared_bytes(found: Contraction, tiling: Tiling) -> int:
+    """The shared memory that the blocks of all factors take, for all stages of the loop."""
+    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
+    points = len(left) * tiling.xblock + len(right) * tiling.rblock
+    return tiling.num_stages * points * tiling.kblock * FACTOR_BYTES
+
+
+def fits_chip(found: Contraction, tiling: Tiling, gpu: GpuFacts) -> bool:
+    """True if a chip has the shared memory and the registers that a tile needs."""
+    threads = tiling.num_warps * gpu.warp_size
+    held = len(found.sums) * tiling.xblock * tiling.rblock
+    return (
+        shared_bytes(found, tiling) <= gpu.max_shared_bytes
+        and threads <= gpu.max_threads_per_block
+        and held * _ACCUMULATED_SHARE <= threads * (gpu.max_registers + 1)
+    )
+
+
+def many_row_tilings(
+    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int
+) -> tuple[Tiling, ...]:
+    """The tiles that fit, the one with the least estimated time first."""
+    problem = _problem(kernel, found)
+    gpu = target.gpu
+    if gpu is None:
+        return ()
+    fitting = (t for t in _candidates(problem, gpu, index_bits) if fits_chip(found, t, gpu))
+    timed = {tiling: estimated_cycles(problem, tiling, target) for tiling in fitting}
+    return tuple(sorted(timed, key=lambda tiling: (timed[tiling], tiling.num_stages)))
+
+
+def _problem(kernel: Kernel, found: Contraction) -> _Problem:
+    def extent(points: int | None) -> int:
+        return _USUAL_EXTENT if points is None else points
+
+    return _Problem(
+        rows=extent(static_numel(found.rows)),
+        columns=extent(static_numel(found.columns)),
+        summed=extent(static_numel(kernel.reduction)),
+        batches=extent(static_numel(found.batches)),
+        lefts=len({s.left for s in found.sums}),
+        rights=len({s.right for s in found.sums}),
+        sums=len(found.sums),
+    )
+
+
+def _candidates(problem: _Problem, gpu: GpuFacts, index_bits: int) -> Iterator[Tiling]:
+    least = min((max(form.m, form.n) for form in gpu.matrix_instructions), default=0)
+    if not least:
+        return
+    rows, columns = (
+        sorted({max(least, min(side, next_power_of_2(extent))) for side in _SIDES})
+        for extent in (problem.rows, problem.columns)
+    )
+    deepest = max(16, next_power_of_2(problem.summed))
+    points = sorted({min(point, deepest) for point in _POINTS})
+    for x, r, k, warps, stages in product(rows, columns, points, _WARPS, _STAGES):
+        if x * r >= warps * least * least:  # each warp has a tile of an instruction
+            yield Tiling(x, x, r, False, index_bits, warps, stages, kblock=k)
+
+
+def estimated_cycles(problem: _Problem, tiling: Tiling, target: TargetFacts) -> float:
+    """The cycles of a multiprocessor until all tiles are computed."""
+    gpu = target.gpu
+    if gpu is None or not gpu.multiply_adds_per_cycle:
+        return 0.0
+    x, r, k = tiling.xblock, tiling.rblock, tiling.kblock
+    products = problem.sums * x * r * k / (gpu.multiply_adds_per_cycle * _rate(tiling, gpu))
+    loaded = (problem.lefts * x + problem.rights * r) * k * FACTOR_BYTES
+    waits = _LATENCY_CYCLES / (tiling.num_stages - 1)
+    parts = (products, loaded / gpu.cache_bytes_per_cycle, waits)
+    step = max(parts) + _OVERLAP_LOSS * (sum(parts) - max(parts))
+    stored = x * r * FACTOR_BYTES / gpu.cache_bytes_per_cycle
+    tile = _LATENCY_CYCLES + -(-problem.summed // k) * step + stored
+    tiles = -(-problem.rows // x) * -(-problem.columns // r) * problem.batches
+    programs = gpu.multiprocessors or target.memory.saturating_programs or _USUAL_PROGRAMS
+    return -(-tiles // programs) * tile
+
+
+def _rate(tiling: Tiling, gpu: GpuFacts) -> float:
+    """The share of the chip's rate that the instructions of a tile reach."""
+    groups = [form for form in gpu.matrix_instructions if form.warps > 1]
+    is_grouped = any(
+        tiling.xblock % form.m == 0
+        and tiling.rblock % form.n == 0
+        and tiling.num_warps % form.warps == 0
+        for form in groups
+    )
+    return 1.0 if is_grouped or not groups else _LONE_WARP_RATE

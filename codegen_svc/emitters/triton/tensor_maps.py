@@ -1,0 +1,83 @@
+"""Factors of products that are plain matrices: loaded by tensor maps instead of pointers.
+
+A tensor map is a descriptor of a whole matrix. The hardware copies a block of it to shared memory
+for one thread, and gives zeros past the matrix's ends. Rows must begin at multiples of 16 bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernelfarm.ir.algebra.expr import ZERO, Expr
+from kernelfarm.ir.contractions import Contraction
+from kernelfarm.ir.loop_ir import Kernel, Load
+
+_ROW_BYTES = 16
+_MAP_TYPE_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """A factor's matrix; `is_turned` if its rows lie along the second axis of the factor's block.
+
+    Units: `stride` in elements.
+    """
+
+    param: str
+    shape: tuple[int, int]
+    stride: int
+    is_turned: bool
+
+    @property
+    def name(self) -> str:
+        """The descriptor's name in Triton's text."""
+        return f"{self.param}_map"
+
+
+def tensor_maps(kernel: Kernel, found: Contraction) -> dict[int, TensorMap]:
+    """The tensor maps of factors by the numbers of their loads; empty if one factor has none."""
+    if found.batches or len(found.rows) != 1 or len(found.columns) != 1:
+        return {}
+    if len(kernel.reduction) != 1 or kernel.sizes:
+        return {}
+    inner = kernel.reduction[0]
+    maps: dict[int, TensorMap] = {}
+    for product_sum in found.sums:
+        for number, first, second in (
+            (product_sum.left, found.rows[0], inner),
+            (product_sum.right, inner, found.columns[0]),
+        ):
+            load = kernel.body[number]
+            if not isinstance(load, Load) or load.mask is not None:
+                return {}
+            extents = (first.extent.as_int(), second.extent.as_int())
+            made = _map(load, (first.name, second.name), extents)
+            if made is None or kernel.param(load.param).dtype.itemsize_bytes != _MAP_TYPE_BYTES:
+                return {}
+            maps[number] = made
+    params = [made.param for made in maps.values()]
+    return maps if len(set(params)) == len(params) else {}
+
+
+def _map(load: Load, axes: tuple[str, str], extents: tuple[int, int]) -> TensorMap | None:
+    strides = _strides(load.index, axes)
+    if strides is None:
+        return None
+    is_turned = strides[0] == 1
+    shape = (extents[1], extents[0]) if is_turned else extents
+    outer, inner = (strides[1], strides[0]) if is_turned else strides
+    if inner != 1 or outer < shape[1] or outer * _MAP_TYPE_BYTES % _ROW_BYTES:
+        return None
+    return TensorMap(load.param, shape, outer, is_turned)
+
+
+def _strides(index: Expr, axes: tuple[str, str]) -> tuple[int, int] | None:
+    """The steps of an index along two axes; None if it has other parts."""
+    found = []
+    for axis in axes:
+        parts = index.linear_in(axis)
+        if parts is None or not parts[0].is_constant:
+            return None
+        found.append(parts[0].as_int())
+        index = parts[1]
+    return (found[0], found[1]) if index is ZERO else None
