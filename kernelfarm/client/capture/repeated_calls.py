@@ -266,7 +266,7 @@ def _can_copy(node: fx.Node, known: set[fx.Node]) -> bool:
 
 
 def _fills_its_memory(value: Tensor) -> bool:
-    """True if new memory for a tensor's layout is what it has; sizes that vary are believed."""
+    """True if new memory for a tensor's layout is what it has; varying memory is not compared."""
     offset, stored = value.storage_offset(), value.untyped_storage().nbytes()
     if not isinstance(offset, int) or offset:
         return False
