@@ -7,10 +7,12 @@ program nor trace: no disk tier, an empty memory.
     warm    the farm has the program
     cold    the farm is empty; each measurement has a farm of its own
 
+`--clocks trace` needs no farm, and no model runs.
+
 Prints wall time and processor time of the process. The farm's processes are not part of the latter.
 
-Usage: python -m benchmarks.trace_ways [--models NAME ...] [--rounds N] [--cold-rounds N]
-       [--json FILE]
+Usage: python -m benchmarks.trace_ways [--models NAME ...] [--clocks NAME ...] [--rounds N]
+       [--cold-rounds N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from examples.farm import running_farm
 from examples.full_models import DEEP, FULL
 from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.capture.graph import capture
+from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.capture.short_trace import short_trace
@@ -45,6 +48,7 @@ from kernelfarm.client.pytorch.private import unset_fake_temporarily
 from kernelfarm.digest import program_key
 
 MODELS = ("gpt2", "bert-base", "resnet-50")
+CLOCKS = ("trace", "warm", "cold")
 WAYS = ("long", "short")
 Times = tuple[float, float]
 """Wall time and processor time, in seconds."""
@@ -53,6 +57,7 @@ Times = tuple[float, float]
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="*", default=list(MODELS))
+    parser.add_argument("--clocks", nargs="*", choices=CLOCKS, default=list(CLOCKS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--cold-rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
@@ -62,28 +67,30 @@ def main() -> int:
     torch_backend.preload()
     rows = []
     for name in options.models:
-        rows.append({"model": name, **measure(name, options.rounds, options.cold_rounds)})
+        rows.append({"model": name, **measure(name, options)})
         print_row(rows[-1])
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0
 
 
-def measure(name: str, rounds: int, cold_rounds: int) -> dict[str, dict[str, list[Times]]]:
-    """The times by clock and way."""
+def measure(name: str, options: argparse.Namespace) -> dict[str, dict[str, list[Times]]]:
+    """The times by clock and way, for the clocks, `rounds` and `cold_rounds` of the options."""
     source = (FULL | DEEP)[name]()
     found: dict[str, dict[str, list[Times]]] = {
-        clock: {way: [] for way in WAYS} for clock in ("trace", "warm", "cold")
+        clock: {way: [] for way in WAYS} for clock in options.clocks
     }
-    for _ in range(rounds):
-        for way in WAYS:
-            found["trace"][way].append(first_call(source, _Traced(way)))
-    with running_farm("cpu") as farm, at(farm.endpoint):
-        first_call(source, _Compiled("long"))  # fills the cache, and imports what comes late
-        for _ in range(rounds):
+    if "trace" in found:
+        for _ in range(options.rounds):
             for way in WAYS:
-                found["warm"][way].append(first_call(source, _Compiled(way)))
-    for _ in range(cold_rounds):
+                found["trace"][way].append(first_call(source, _Traced(way)))
+    if "warm" in found:
+        with running_farm("cpu") as farm, at(farm.endpoint):
+            first_call(source, _Compiled("long"))  # fills the cache, and imports what comes late
+            for _ in range(options.rounds):
+                for way in WAYS:
+                    found["warm"][way].append(first_call(source, _Compiled(way)))
+    for _ in range(options.cold_rounds if "cold" in found else 0):
         for way in WAYS:
             with running_farm("cpu") as farm, at(farm.endpoint):
                 found["cold"][way].append(first_call(source, _Compiled(way)))
@@ -105,9 +112,17 @@ def first_call(source: Any, backend: _Timed) -> Times:
     finder.accesses.clear()
     counters.reset()
     with torch.no_grad(), patch.object(finder, "_store", ProgramStore()):
-        torch.compile(source.model, backend=backend, dynamic=source.dynamic)(*source.args)
+        try:
+            torch.compile(source.model, backend=backend, dynamic=source.dynamic)(*source.args)
+        except torch._dynamo.exc.BackendCompilerFailed as error:
+            if not isinstance(error.inner_exception, _TracedOnlyError):
+                raise
     wall, processor = zip(*backend.times, strict=True)
     return sum(wall), sum(processor)
+
+
+class _TracedOnlyError(Exception):
+    """Ends the first call before the model runs."""
 
 
 class _Timed:
@@ -129,9 +144,14 @@ class _Timed:
 
 
 class _Traced(_Timed):
-    """Traces and computes the key; calls run as Dynamo captured them."""
+    """Traces and computes the key."""
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        super().__call__(gm, inputs)
+        raise _TracedOnlyError
 
     def made(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
         if self.way == "short":
@@ -165,7 +185,7 @@ class _Compiled(_Timed):
 
 
 def print_row(row: dict[str, Any]) -> None:
-    for clock in ("trace", "warm", "cold"):
+    for clock in [clock for clock in CLOCKS if clock in row]:
         for unit, index in (("wall", 0), ("processor", 1)):
             long, short = (statistics.median(t[index] for t in row[clock][way]) for way in WAYS)
             print(

@@ -22,8 +22,10 @@ of real ones instead of small ones; a model takes some minutes then. `--models` 
 32 layers. Our sources are compiled to bytecode first, as by an installer. Models in the file of
 `--json` are not measured again; `--markdown` writes the tables of all models in it.
 
-Usage: python -m benchmarks.warm_start [--real] [--rounds N] [--models NAME ...] [--json FILE]
-       [--markdown FILE]
+`--arms` measures some arms only, always with `inductor`, so that a run ends in two minutes.
+
+Usage: python -m benchmarks.warm_start [--real] [--rounds N] [--models NAME ...] [--arms NAME ...]
+       [--json FILE] [--markdown FILE]
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ def main() -> int:
     parser.add_argument("--real", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--models", nargs="*")
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=list(ARMS))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
@@ -73,13 +76,14 @@ def main() -> int:
     rows: list[dict[str, Any]] = json.loads(options.json.read_text()) if is_kept else []
     models = options.models or (FULL if options.real else SMALL)
     missing = [name for name in models if name not in {row["model"] for row in rows}]
+    arms = [arm for arm in ARMS if arm in {*options.arms, "inductor"}]
     print(machine())
     for package in ("kernelfarm", "examples", "benchmarks"):
         compileall.compile_dir(package, quiet=1)
     if missing:
         with running_farm("cpu") as farm:
             for name in missing:
-                rows.append(measure(name, options.rounds, farm))
+                rows.append(measure(name, arms, options.rounds, farm))
                 print_row(rows[-1])
                 if options.json:
                     options.json.write_text(json.dumps(rows, indent=1) + "\n")
@@ -89,7 +93,7 @@ def main() -> int:
     return 0
 
 
-def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
+def measure(name: str, arms: Sequence[str], rounds: int, farm: StartedFarm) -> dict[str, Any]:
     """One model: a cold process of each arm, then `rounds` alternating warm ones.
 
     Raises:
@@ -97,10 +101,12 @@ def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
     """
     with tempfile.TemporaryDirectory(prefix="kernelfarm-warm-") as folder:
         measured = _Arms(name, Path(folder), farm)
-        cold = {arm: measured.cold(arm) for arm in ("disk", "package", "package-farm", *PEERS)}
-        warm: dict[str, list[Run]] = {arm: [] for arm in ARMS}
+        # `disk` fills the farm for the arm `farm`.
+        filled = {"disk", *arms} - {"farm"} if "farm" in arms else set(arms)
+        cold = {arm: measured.cold(arm) for arm in ARMS if arm in filled}
+        warm: dict[str, list[Run]] = {arm: [] for arm in arms}
         for number in range(rounds):
-            for arm in ARMS:
+            for arm in arms:
                 warm[arm].append(measured.warm(arm, number))
     return {
         "model": name,
@@ -109,12 +115,13 @@ def measure(name: str, rounds: int, farm: StartedFarm) -> dict[str, Any]:
         "warm": {arm: _medians(runs) for arm, runs in warm.items()},
         "ratios": {
             arm: {clock: _ratios(warm, arm, clock) for clock in CLOCKS}
-            for arm in (*OURS, "inductor-package")
+            for arm in arms
+            if arm != "inductor"
         },
-        "package_bytes": {arm: warm[arm][0]["package_bytes"] for arm in ARMS},
+        "package_bytes": {arm: warm[arm][0]["package_bytes"] for arm in arms},
         "errors": {arm: runs[-1]["error"] for arm, runs in warm.items()},
-        "graphs": cold["disk"]["graphs"],
-        "traced": cold["disk"]["traced"],
+        "graphs": next(iter(cold.values()))["graphs"],
+        "traced": next(iter(cold.values()))["traced"],
     }
 
 
@@ -215,8 +222,7 @@ def _medians(runs: list[Run]) -> dict[str, list[float]]:
 
 
 def print_row(row: dict[str, Any]) -> None:
-    for arm in ARMS:
-        times = row["warm"][arm]
+    for arm, times in row["warm"].items():
         parts = "  ".join(f"{p} {times[p][0]:.2f}/{times[p][1]:.2f}" for p in (*CLOCKS, *PHASES))
         print(f"{row['model']:<14}{arm:<10}{parts}", flush=True)
     for arm, ratios in row["ratios"].items():
@@ -229,9 +235,14 @@ def geomean(rows: Sequence[dict[str, Any]], arm: str, clock: str, unit: int) -> 
     return math.exp(statistics.fmean(math.log(row["ratios"][arm][clock][unit]) for row in rows))
 
 
+def _compared(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The arms that every model has, without Inductor's."""
+    return [arm for arm in ARMS if all(arm in row["ratios"] for row in rows)]
+
+
 def print_geomeans(rows: Sequence[dict[str, Any]]) -> None:
     print("seconds: by the clock / of the process's processors")
-    for arm in (*OURS, "inductor-package"):
+    for arm in _compared(rows):
         for clock in CLOCKS:
             means = [geomean(rows, arm, clock, unit) for unit in range(len(UNITS))]
             print(
@@ -242,7 +253,7 @@ def print_geomeans(rows: Sequence[dict[str, Any]]) -> None:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The ratios of all models, and the seconds of each clock and phase."""
-    arms = [(arm, clock) for arm in (*OURS, "inductor-package") for clock in CLOCKS]
+    arms = [(arm, clock) for arm in _compared(rows) for clock in CLOCKS]
     titles = " | ".join(f"{arm}: {clock}" for arm, clock in arms)
     lines = [f"| model | rounds | {titles} |", "|---|---:|" + "---:|" * len(arms)]
     for row in rows:
@@ -256,8 +267,7 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     shown = [*CLOCKS, *(phase for phase in PHASES if phase != "backend")]
     lines += ["", f"| model | from | {' | '.join(shown)} |", "|---|---|" + "---:|" * len(shown)]
     for row in rows:
-        for arm in ARMS:
-            times = row["warm"][arm]
+        for arm, times in row["warm"].items():
             of_backend = {**times, "trace": times["backend"]} if arm in PEERS else times
             cells = " | ".join(f"{of_backend[name][0]:.2f}" for name in shown)
             lines.append(f"| {row['model']} | {arm} | {cells} |")

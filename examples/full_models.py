@@ -57,10 +57,11 @@ def _vision(name: str, family: str, kind: str, result: str, **options: Any) -> R
     return RealInput(name, model.eval(), (_image(),))
 
 
-def _llama(name: str, *, dynamic: bool | None = None) -> RealInput:
+def _llama(name: str, *, dynamic: bool | None = None, is_marked: bool = False) -> RealInput:
     """Llama 2 of 7 billion parameters: 32 layers of 4096, whose weights share one layer's memory.
 
-    Starts depend on the number of layers and on the sizes of weights, but not on their memory.
+    Starts depend on the number of layers and on the sizes of weights, but not on their memory. If
+    it `is_marked`, its layers are nested compile regions.
     """
     config = import_module("transformers").LlamaConfig(
         hidden_size=4096,
@@ -83,6 +84,12 @@ def _llama(name: str, *, dynamic: bool | None = None) -> RealInput:
         part.to_empty(device="cpu")
         nn.init.normal_(part.weight, std=0.02)
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
+    if is_marked:
+        plain = type(first)
+        region = torch.compiler.nested_compile_region(plain.forward)
+        marked = type("MarkedLayer", (plain,), {"forward": region})
+        for layer in model.model.layers:
+            layer.__class__ = marked
     wrapped = FirstResult(model, "logits", ("input_ids",))
     return RealInput(name, wrapped.eval(), (_ids(32000, 16),), dynamic)
 
@@ -101,6 +108,7 @@ FULL: dict[str, Callable[[], RealInput]] = {
 
 DEEP: dict[str, Callable[[], RealInput]] = {
     "llama-7b": lambda: _llama("llama-7b"),
+    "llama-7b-marked": lambda: _llama("llama-7b-marked", is_marked=True),
     "llama-7b-dynamic": lambda: _llama("llama-7b-dynamic", dynamic=True),
 }
 """Models of 32 layers by name, in float32."""

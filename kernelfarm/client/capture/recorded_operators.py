@@ -92,7 +92,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
     """While active, above a fake mode, adds the operators that run to `graph`.
 
     `location` is the traced source code (`stack_trace`) of the nodes that are added. `constants`
-    are the tensors that the run made from numbers, by the names of their nodes.
+    are the tensors that the run made from numbers, by the names of their nodes. `added` are the
+    nodes of operators, and `write_count` counts the writes.
     """
 
     def __init__(self, mode: FakeTensorMode) -> None:
@@ -101,6 +102,8 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         self.constants: dict[str, Tensor] = {}
         self.graph = fx.Graph()
         self.location: str | None = None
+        self.added: list[fx.Node] = []
+        self.write_count = 0
         self._input_memory: set[int] = set()
         self._value_counts: Counter[int] = Counter()
         self._sizes: dict[Any, fx.Node] = {}
@@ -118,6 +121,30 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         elif isinstance(value, torch.SymInt):
             self._sizes[value.node.expr] = node
 
+    def node_of(self, tensor: Tensor) -> fx.Node:
+        """The node of a recorded tensor; after a write, that of its present value.
+
+        Raises:
+            LongWayError: the tensor is not recorded.
+        """
+        return self._record_of(tensor).node
+
+    def is_as_recorded(self, tensor: Tensor) -> bool:
+        """True if a tensor is recorded, and was not written since."""
+        record: _Record | None = getattr(tensor, _RECORDED, None)
+        return record is not None and record.graph is self.graph and record.value is None
+
+    def add_copy(self, node: fx.Node, copies: Mapping[fx.Node, fx.Node], value: Any) -> fx.Node:
+        """Adds the operator of an earlier node for other arguments; `value` is its result."""
+        target: Any = node.target
+        name = target.overloadpacket.__name__ if isinstance(target, OpOverload) else "getitem"
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: copies.get(n, n))
+        made = self.graph.create_node("call_function", target, args, kwargs, name=name)
+        made.meta |= {"stack_trace": self.location, "val": value}
+        if isinstance(value, Tensor):
+            self._note(value, made)
+        return made
+
     def finish(self, outputs: Iterable[Any]) -> None:
         """Adds the output node, and removes what no output needs; in the fake mode of the run."""
         if self._sizes:
@@ -125,7 +152,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
             read: set[tuple[Any, ...]] = set()
             for node in self.graph.nodes:
                 value = node.meta.get("val")
-                if isinstance(value, Tensor) and _is_new(_layout_of(value), read):
+                if isinstance(value, Tensor) and _is_new(layout_of(value), read):
                     _extract_tensor_metadata(value)
         self.graph.output([self._argument(item) for item in outputs])
         self.graph.eliminate_dead_code()
@@ -197,6 +224,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         record = self._record_of(after)
         setattr(written, _RECORDED, _Record(self.graph, record.node, after))
         self._written_memory.add(storage_identity(after))
+        self.write_count += 1
         return written
 
     def _lifted(self, tensor: Tensor) -> Tensor:
@@ -217,6 +245,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
         named = {key: self._argument(value) for key, value in kwargs.items()}
         node = self.graph.create_node("call_function", target, args, named, name=name)
         node.meta["stack_trace"] = self.location
+        self.added.append(node)
         return node
 
     def _note_items(self, result: Sequence[Any], node: fx.Node) -> None:
@@ -228,7 +257,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
         # The layers of a deep model repeat layouts; a layout that was read adds no more guards.
-        if self._sizes and _is_new(_layout_of(tensor), self._layouts):
+        if self._sizes and _is_new(layout_of(tensor), self._layouts):
             read_layout(tensor)
         if any(isinstance(e, torch.SymInt) and depends_on_data(e.node.expr) for e in tensor.shape):
             raise LongWayError("sizes that depend on data")
@@ -262,7 +291,7 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # to
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            return self._record_of(value).node
+            return self.node_of(value)
         if isinstance(value, list):
             return [self._argument(item) for item in value]
         if isinstance(value, tuple):
@@ -326,8 +355,8 @@ def _functional_variant(func: OpOverload) -> OpOverload | None:
     return found if is_same else None
 
 
-def _layout_of(tensor: Tensor) -> tuple[Any, ...]:
-    """The sizes, strides and offset of a traced tensor, as numbers and expressions."""
+def layout_of(tensor: Tensor) -> tuple[Any, ...]:
+    """The rank, sizes, strides and offset of a traced tensor, as numbers and expressions."""
     numbers = (tensor.dim(), *tensor.shape, *tensor.stride(), tensor.storage_offset())
     return tuple(n.node.expr if isinstance(n, torch.SymInt) else n for n in numbers)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import fx, nn
 
 from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.recorded_operators import LongWayError, OperatorRecorder
+from kernelfarm.client.capture.repeated_calls import RepeatedCalls
 from kernelfarm.client.pytorch.private import (
     FakeTensor,
     FakeTensorMode,
@@ -77,7 +79,7 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
             for value in values:
                 recorder.add_input(value)
             with recorder:
-                outputs = _Run(module, recorder).run(*values)
+                outputs = _Run(module, recorder, mode).run(*values)
             if torch.is_grad_enabled() != had_gradients:
                 raise LongWayError("effects")
             recorder.finish(outputs)
@@ -98,13 +100,24 @@ def short_trace(module: fx.GraphModule, inputs: Sequence[Any]) -> RecordedModule
 class _Run(fx.Interpreter):
     """Runs Dynamo's graph; the recorder learns the source code of each of its nodes."""
 
-    def __init__(self, module: fx.GraphModule, recorder: OperatorRecorder) -> None:
+    def __init__(
+        self, module: fx.GraphModule, recorder: OperatorRecorder, mode: FakeTensorMode
+    ) -> None:
         super().__init__(module, garbage_collect_values=False)
         self._recorder = recorder
+        self._calls = RepeatedCalls(recorder, mode)
 
     def run_node(self, n: fx.Node) -> Any:
         self._recorder.location = n.meta.get("stack_trace")
         return super().run_node(n)
+
+    def call_function(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = partial(super().call_function, target, args, kwargs)
+        return self._calls.called(target, args, kwargs, run)
+
+    def call_method(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = partial(super().call_method, target, args, kwargs)
+        return self._calls.called(target, args, kwargs, run)
 
 
 def _check_state() -> None:

@@ -24,6 +24,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from kernelfarm.client.custom_operators import attention_kernels
 from kernelfarm.client.custom_operators.attention_kernels import SavedForBackward
 from kernelfarm.client.custom_operators.attention_products import AttentionOperands, saved_dtype
+from kernelfarm.client.pytorch.fake_kernels import register_fake
 
 _INFERENCE = (
     "(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0.0,"
@@ -148,7 +149,7 @@ for _name, _schema, _run, _fake in (
 ):
     torch.library.define(f"kernelfarm::{_name}", _schema)
     torch.library.impl(f"kernelfarm::{_name}", "CompositeExplicitAutograd", _run)
-    torch.library.register_fake(f"kernelfarm::{_name}", _fake)
+    register_fake(_name, _fake)
 torch.library.register_autograd("kernelfarm::attention_saving", _differentiate, setup_context=_note)
 torch.library.register_autograd("kernelfarm::attention_backward", _refuse)
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from kernelfarm.client.pytorch.fake_kernels import register_fake
+
 Three = tuple[Tensor, Tensor, Tensor]
 Optional = Tensor | None
 
@@ -110,7 +112,7 @@ for _name, _schema, _run, _fake in (
 ):
     torch.library.define(f"kernelfarm::{_name}", _schema)
     torch.library.impl(f"kernelfarm::{_name}", "CompositeExplicitAutograd", _run)
-    torch.library.register_fake(f"kernelfarm::{_name}", _fake)
+    register_fake(_name, _fake)
 torch.library.register_autograd(
     "kernelfarm::layer_norm_saving", _differentiate, setup_context=_note
 )

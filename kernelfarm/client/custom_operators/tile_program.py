@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from kernelfarm.client.pytorch.fake_kernels import register_fake
 from kernelfarm.errors import TileProgramError
 
 _SCHEMA = "(Tensor[] tensors, SymInt[] sizes, SymInt[] grid, str source, int[] written) -> Tensor[]"
@@ -41,7 +42,7 @@ def _empty(
 
 torch.library.define("kernelfarm::tile_program", _SCHEMA)
 torch.library.impl("kernelfarm::tile_program", "CompositeExplicitAutograd", _refuse)
-torch.library.register_fake("kernelfarm::tile_program", _empty)
+register_fake("tile_program", _empty)
 
 TILE_PROGRAM = torch.ops.kernelfarm.tile_program.default
 """The kernel of `source` on tensors and sizes; the tensors at the positions `written`, anew."""

@@ -91,6 +91,9 @@ if TYPE_CHECKING:
     from torch._prims.rng_prims import run_with_rng_state as run_with_rng_state
     from torch._subclasses.fake_tensor import FakeTensor as FakeTensor
     from torch._subclasses.fake_tensor import FakeTensorMode as FakeTensorMode
+    from torch._subclasses.fake_tensor import (
+        in_kernel_invocation_manager as in_kernel_invocation_manager,
+    )
     from torch._subclasses.fake_tensor import unset_fake_temporarily as unset_fake_temporarily
     from torch.fx.experimental.symbolic_shapes import ShapeEnv as ShapeEnv
     from torch.fx.experimental.symbolic_shapes import statically_known_true as statically_known_true
@@ -161,6 +164,7 @@ NAMES: Mapping[str, PrivateName] = {
     "detect_fake_mode": PrivateName("torch._guards", "finds the fake mode of a trace"),
     "FakeTensor": PrivateName(_FAKE, "the type of Dynamo's example inputs"),
     "FakeTensorMode": PrivateName(_FAKE, "runs operators on shapes only"),
+    "in_kernel_invocation_manager": PrivateName(_FAKE, "makes the tensors of repeated calls"),
     "unset_fake_temporarily": PrivateName(_FAKE, "leaves the fake mode for real tensors"),
     "enable_python_dispatcher": PrivateName(
         "torch._dispatch.python", "runs operators on shapes as in a trace"

@@ -73,6 +73,24 @@ def filled(x: torch.Tensor) -> torch.Tensor:
     return made
 
 
+def repeated(x: torch.Tensor) -> Any:
+    """Equal calls, and calls that differ in one fact only: an argument's sign, layout or memory."""
+    zeros = x * 0.0, x * -0.0, x * 0, x * False
+    y, z = x + 1, x + 1
+    views = y.view(-1), z.view(-1), y[1], z[1]
+    products = x @ x, x @ x.t(), x.t() @ x, y @ z, y @ y
+    written = [(y * 2).relu_() for _ in range(3)]
+    parts = [torch.var_mean(part, 0) for part in (*x.chunk(2), *x.chunk(2))]
+    drawn = torch.rand_like(x), torch.rand_like(x)
+    return zeros, y, z, views, products, written, parts, drawn
+
+
+def cast_between(x: torch.Tensor) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        half = x @ x
+    return half, x @ x, half.float() @ x
+
+
 TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "a result that is an input": lambda x: (x, x + 1),
     "a result that is a view of an input": lambda x: (x.t(), x.sum()),
@@ -88,6 +106,8 @@ TAKEN: dict[str, Callable[[torch.Tensor], Any]] = {
     "a complex value": lambda x: torch.fft.rfft(x).conj().real,
     "random numbers": lambda x: torch.rand_like(x) + F.dropout(x) + torch.randn(4),
     "an undeclared view of a value": lambda x: (x + 1).unsafe_chunk(2)[0] * 3,
+    "repeated calls": repeated,
+    "autocast between equal calls": cast_between,
     "varying sizes": view_of_size,
     "nested modules": nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.GELU()).eval(),
 }
