@@ -157,6 +157,7 @@ def _write_range(module: ModuleText, kernel: Kernel, plan: Schedule, target: Cod
         index=index,
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,
+        vector_bits=target.vector_bits,
     )
     writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
     sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}

@@ -29,12 +29,12 @@ from codegen_svc.emitters.llvm.schedule import (
     value_dtype,
 )
 from codegen_svc.emitters.llvm.text import DOUBLE, I1, I64, FunctionText, Value, floating, integer
+from codegen_svc.emitters.llvm.turned_tiles import LANE, ROW, TurnedTile
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Axis
+from kernelfarm.ir.loop_ir import Axis, Load
 
-LANE = "lane"
 LaneBody = Callable[[Scope], None]
 
 
@@ -83,6 +83,11 @@ class LaneWriter:
         self._writer = context.value_writer(
             self._read_reduction, self._step_scan, lambda n, value, scope: None
         )
+        tiles = {n: TurnedTile(context, n) for n in context.schedule.turned}
+        self._loaded = {n: t for n, t in tiles.items() if isinstance(kernel.body[n], Load)}
+        self._stored = {n: t for n, t in tiles.items() if n not in self._loaded}
+        self._writer.kept.update((n, tile.value) for n, tile in self._loaded.items())
+        self._writer.placed.update((n, tile.address) for n, tile in self._stored.items())
 
     def begin(self, sizes: dict[str, Value]) -> None:
         """Writes what precedes all units: the values that depend on the lane alone."""
@@ -106,8 +111,11 @@ class LaneWriter:
     def write(self, symbols: dict[str, Value]) -> None:
         """Writes one unit; `symbols` has the other outer axes, the block's number and the sizes."""
         scope = Scope(dict(symbols))
-        self._locate_block(scope)
         schedule = self._context.schedule
+        self._first, self._width = self._block(self._lane, schedule.lane_block, scope)
+        if schedule.turned:
+            self._write_tile(scope)
+            return
         for phase in schedule.phases:
             self._write_phase(phase, scope)
         if schedule.final_stores:
@@ -116,17 +124,34 @@ class LaneWriter:
     def close(self) -> None:
         """Ends the writing of units; it has no memory to free."""
 
-    def _locate_block(self, scope: Scope) -> None:
-        """Computes the first lane and the number of lanes of the block."""
-        fn, lane, size = self._fn, self._lane, self._context.schedule.lane_block
-        block = scope.symbols[f"{lane.name}_block"]
-        self._first = fn.op("mul nsw", block, integer(size, I64), wish=f"{lane.name}.first")
-        self._width = integer(size, I64)
-        if lane.extent.is_constant and lane.extent.constant % size == 0:
-            return
-        extent = self._context.index.write(lane.extent, scope.symbols)
-        left = fn.op("sub nsw", extent, self._first, wish=f"{lane.name}.left")
-        self._width = fn.intrinsic("smin", left, self._width, wish=f"{lane.name}.width")
+    def _block(self, axis: Axis, size: int, scope: Scope) -> tuple[Value, Value]:
+        """The first point of an axis in a block, and the number of its points there."""
+        fn = self._fn
+        number = scope.symbols[f"{axis.name}_block"]
+        first = fn.op("mul nsw", number, integer(size, I64), wish=f"{axis.name}.first")
+        width = integer(size, I64)
+        if axis.extent.is_constant and axis.extent.constant % size == 0:
+            return first, width
+        extent = self._context.index.write(axis.extent, scope.symbols)
+        left = fn.op("sub nsw", extent, first, wish=f"{axis.name}.left")
+        return first, fn.intrinsic("smin", left, width, wish=f"{axis.name}.width")
+
+    def _write_tile(self, scope: Scope) -> None:
+        """Writes a unit of several rows, with the copies of turned accesses before and after."""
+        schedule = self._context.schedule
+        row = schedule.rows[-1]
+        first_row, rows = self._block(row, schedule.tile_rows, scope)
+        corner, size = (first_row, self._first), (rows, self._width)
+        for tile in self._loaded.values():
+            tile.fill(scope, corner, size)
+
+        def one_row(i: Value) -> None:
+            at = self._fn.op("add nsw", first_row, i, wish=f"{row.name}.at")
+            self._write_versions(scope.inner(**{row.name: at, ROW: i}))
+
+        write_loop(self._fn, row.name, (ZERO_I64, rows), one_row, is_inner=False)
+        for tile in self._stored.values():
+            tile.drain(scope, corner, size)
 
     def _write_versions(self, scope: Scope) -> None:
         """Writes the loops of the last stores: for rows on which no condition matters, and others.

@@ -56,6 +56,7 @@ class UnitContext:
     index: IndexWriter
     buffers: dict[str, Value]
     failed: Value
+    vector_bits: int
 
     def value_writer(self, read: ReadReduction, scan: StepScan, keep: KeepRow) -> ValueWriter:
         """A writer of values; `read` gives finished reductions, `scan` the values of scans."""
