@@ -79,6 +79,7 @@ class LaneWriter:
         kernel = context.kernel
         self._ranges = lane_ranges(kernel, lane)
         self._usual = usual_conditions(kernel, lane, len(self._ranges))
+        self._can_repeat = context.can_repeat_stores
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(
             self._read_reduction, self._step_scan, lambda n, value, scope: None
@@ -178,6 +179,22 @@ class LaneWriter:
         fn.start_block(names["end"])
 
     def _over_ranges(self, scope: Scope) -> None:
+        """Writes the last stores; those of functions with a usual way again if it did not fit."""
+        if not self._can_repeat:
+            self._store_ranges(scope)
+            return
+        fn, library = self._fn, self._context.library
+        library.begin_usual(fn)
+        self._store_ranges(scope.inner())
+        is_beyond = library.end_usual(fn)
+        again, end = fn.name("again"), fn.name("again.end")
+        fn.branch_if(is_beyond, again, end)
+        fn.start_block(again)
+        self._store_ranges(scope.inner())
+        fn.branch(end)
+        fn.start_block(end)
+
+    def _store_ranges(self, scope: Scope) -> None:
         """Writes the last stores in one loop for each range of lanes with known comparisons."""
         stores = self._context.schedule.final_stores
 
