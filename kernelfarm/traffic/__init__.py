@@ -11,6 +11,7 @@ from kernelfarm.traffic.access_patterns import KernelAccesses as KernelAccesses
 from kernelfarm.traffic.access_patterns import kernel_accesses as kernel_accesses
 from kernelfarm.traffic.block_forms import BlockChoice as BlockChoice
 from kernelfarm.traffic.block_forms import BlockForm as BlockForm
+from kernelfarm.traffic.block_forms import can_tile as can_tile
 from kernelfarm.traffic.block_forms import choose_block as choose_block
 from kernelfarm.traffic.block_forms import reads_columns as reads_columns
 from kernelfarm.traffic.block_forms import row_and_column_blocks as row_and_column_blocks

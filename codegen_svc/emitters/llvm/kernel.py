@@ -170,6 +170,7 @@ def _write_range(
         index=index,
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,
+        vector_bits=target.vector_bits,
     )
     sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
     bounds = (Value("%first", I64), Value("%last", I64))

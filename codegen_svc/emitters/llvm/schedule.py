@@ -16,7 +16,7 @@ from typing import Final
 from codegen_svc.emitters.llvm.lane_constants import lane_constants
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div, product_of
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, ceil_div, product_of
 from kernelfarm.ir.loop_ir import (
     GUIDES,
     Access,
@@ -28,6 +28,7 @@ from kernelfarm.ir.loop_ir import (
     Reduce,
     Sort,
     Store,
+    StoreMode,
     index_of,
     operands_of,
     varying_values,
@@ -35,6 +36,7 @@ from kernelfarm.ir.loop_ir import (
 from kernelfarm.targets import MemoryFacts
 from kernelfarm.traffic import (
     BlockForm,
+    can_tile,
     choose_block,
     keeps_outer_order,
     row_and_column_blocks,
@@ -49,6 +51,8 @@ MIN_LANES: Final = 16
 # Lanes of a tile, if an access is contiguous along another axis: its cache lines stay in the L1
 # cache until the next point of that axis uses them.
 TILE_LANES: Final = 64
+# With fewer rows or lanes, a square in registers would hardly have neighbours.
+MIN_TURNED: Final = 4
 # Bytes of stack that one unit may use for scratch rows: half of the smallest L1 data cache.
 SCRATCH_BYTES: Final = 16 * 1024
 # Terms of a sequential f32 sum that is exact enough; longer sums are split into blocks.
@@ -114,13 +118,17 @@ class Phase:
 class Schedule:
     """The schedule; `lane` is the vectorized outer axis, None if the reduction is vectorized.
 
-    If `is_tiled`, the loop over blocks of lanes is outside of the loop over the last row axis.
+    If `is_tiled`, the loop over blocks of lanes is outside of the loop over the last row axis. If
+    there are `turned` accesses (loads and stores, by number), a unit has `tile_rows` points of that
+    axis, too.
     """
 
     rows: tuple[Axis, ...]
     lane: Axis | None
     lane_block: int
     is_tiled: bool
+    tile_rows: int
+    turned: tuple[int, ...]
     reduction: tuple[Axis, ...]
     phases: tuple[Phase, ...]
     final_stores: tuple[int, ...]
@@ -135,6 +143,10 @@ class Schedule:
         if self.lane is None:
             return self.rows
         blocks = Axis(f"{self.lane.name}_block", ceil_div(self.lane.extent, self.lane_block))
+        if self.tile_rows:
+            row = self.rows[-1]
+            tiles = Axis(f"{row.name}_block", ceil_div(row.extent, self.tile_rows))
+            return (*self.rows[:-1], tiles, blocks)
         if self.is_tiled:
             return (*self.rows[:-1], blocks, self.rows[-1])
         return (*self.rows, blocks)
@@ -152,14 +164,17 @@ def schedule(kernel: Kernel, memory: MemoryFacts) -> Schedule:
     depths = _depths(kernel, indirect_of)
     phases, final_stores = _phases(kernel, varying, depths)
     lane = _lane_axis(kernel, memory)
-    is_tiled = choose_block(kernel, memory).form is BlockForm.TILE
     rows = tuple(axis for axis in kernel.outer if axis is not lane)
+    turned = _turned(kernel, rows, lane)
+    is_tiled = bool(turned) or choose_block(kernel, memory).form is BlockForm.TILE
     scratch = () if lane else _scratch(kernel, phases, final_stores, varying, indirect_of)
     return Schedule(
         rows=rows,
         lane=lane,
         lane_block=TILE_LANES if is_tiled else _lane_block(lane, has_reduction=bool(phases)),
         is_tiled=is_tiled,
+        tile_rows=_tile_rows(kernel, turned, memory),
+        turned=turned,
         reduction=kernel.reduction,
         phases=phases,
         final_stores=final_stores,
@@ -328,6 +343,56 @@ def _lane_block(lane: Axis | None, *, has_reduction: bool) -> int:
     if lane.extent.is_constant and lane.extent.constant <= 2 * block:
         return max(lane.extent.constant, 1)
     return block
+
+
+def _turned(kernel: Kernel, rows: tuple[Axis, ...], lane: Axis | None) -> tuple[int, ...]:
+    """The accesses whose neighbours lie along the last row axis, and which may go through tiles.
+
+    Elements of a buffer that is read and written must be read and written in the kernel's order.
+    """
+    if lane is None or not can_tile(kernel):
+        return ()
+    row = rows[-1]
+    if any(axis.extent.is_constant and axis.extent.constant < MIN_TURNED for axis in (row, lane)):
+        return ()
+    known = {axis.name for axis in kernel.outer} | {size.name for size in kernel.sizes}
+    chosen: list[int] = []
+    free_bytes = SCRATCH_BYTES
+    for number, statement in enumerate(kernel.body):
+        if not isinstance(statement, Load | Store) or not statement.index.symbols <= known:
+            continue
+        param = kernel.param(statement.param)
+        size = TILE_LANES * max(TILE_LANES, TILE_LANES // param.dtype.itemsize_bytes)
+        if (
+            _is_plain(statement)
+            and param.access is not Access.READ_WRITE
+            and _step_is_one(statement, row)
+            and _is_strided(statement, lane)
+            and size <= free_bytes
+        ):
+            chosen.append(number)
+            free_bytes -= size
+    return tuple(chosen)
+
+
+def _is_plain(statement: Load | Store) -> bool:
+    """True if an access takes place at all points, and a store only replaces the old element."""
+    if isinstance(statement, Load):
+        return statement.mask is None
+    return statement.mode is StoreMode.SET
+
+
+def _is_strided(statement: Load | Store, lane: Axis) -> bool:
+    """True if neighbouring lanes have different elements, but not neighbouring ones."""
+    step = statement.index.coefficient_of(lane.name)
+    return step is not None and step not in (ZERO, ONE)
+
+
+def _tile_rows(kernel: Kernel, turned: tuple[int, ...], memory: MemoryFacts) -> int:
+    """The rows of a tile, which take whole lines of each turned access; 0 if there is none."""
+    names = {s.param for n in turned if isinstance(s := kernel.body[n], Load | Store)}
+    sizes = [kernel.param(name).dtype.itemsize_bytes for name in names]
+    return memory.line_bytes // min(sizes) if sizes else 0
 
 
 def _scratch(

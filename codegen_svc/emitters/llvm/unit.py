@@ -34,7 +34,7 @@ from codegen_svc.emitters.llvm.values import (
 )
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ZERO, Expr, product_of, symbol
-from kernelfarm.ir.loop_ir import Axis, Kernel, Scan
+from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Scan
 
 LoopBody = Callable[[Value], None]
 ZERO_I64 = integer(0, I64)
@@ -56,6 +56,7 @@ class UnitContext:
     index: IndexWriter
     buffers: dict[str, Value]
     failed: Value
+    vector_bits: int
 
     def value_writer(self, read: ReadReduction, scan: StepScan, keep: KeepRow) -> ValueWriter:
         """A writer of values; `read` gives finished reductions, `scan` the values of scans."""
@@ -83,6 +84,15 @@ class UnitContext:
         needed = closure(self.kernel, roots, self.schedule.indirect_of, kept)
         found = [(n, s) for n in sorted(needed) if isinstance(s := self.kernel.body[n], Scan)]
         return tuple(ScanState(n, s, value_dtype(self.kernel, s.operand)) for n, s in found)
+
+    @property
+    def can_repeat_stores(self) -> bool:
+        """True if storing again gives the same, and some function has a faster, limited way."""
+        kernel = self.kernel
+        is_pure = not any(p.access is Access.READ_WRITE for p in kernel.params)
+        return is_pure and any(
+            isinstance(s, Compute) and self.library.has_usual(s.op) for s in kernel.body
+        )
 
     def guided_text(self, a: Accumulator, dtype: DType, total_dtype: DType) -> GuidedText:
         """The writer of a guided reduction."""

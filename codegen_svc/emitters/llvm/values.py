@@ -67,7 +67,8 @@ class ValueWriter:
 
     `read_reduction` gives the value of a finished reduction or sort. `step_scan` advances a scan by
     one point, whose operand is known in the scope, and gives its value. `kept` reads the values
-    that were computed before.
+    that were computed before, `placed` gives the addresses of stores that do not go to their
+    buffers.
     """
 
     kernel: Kernel
@@ -81,6 +82,7 @@ class ValueWriter:
     step_scan: StepScan
     on_computed: KeepRow = lambda number, value, scope: None
     kept: dict[int, ReadKept] = field(default_factory=dict)
+    placed: dict[int, ReadKept] = field(default_factory=dict)
 
     def value(self, number: int, scope: Scope) -> Value:
         """The value of a statement in a scope, computed at most once there."""
@@ -120,6 +122,10 @@ class ValueWriter:
             self.fn.topic = f"{statement.param}_at"
             if number in scatters:
                 self._scatter(statement, scope)
+            elif number in self.placed:
+                dtype = self.kernel.param(statement.param).dtype
+                value = to_memory(self.fn, scope.values[statement.value], dtype)
+                self.fn.store(value, self.placed[number](scope), dtype.itemsize_bytes)
             else:
                 self._store(statement, scope)
 

@@ -7,6 +7,7 @@ Every CPU target has fused multiply-add, and the functions rely on it.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,7 @@ from typing import Final
 from codegen_svc.emitters.llvm.text import (
     DOUBLE,
     FLOAT,
+    I32,
     FunctionText,
     ModuleText,
     Value,
@@ -32,6 +34,9 @@ class FloatFormat:
     round_shift: float
     min_normal: float
 
+
+# Angles of most models are smaller. The usual ways of sine and cosine are not exact enough above.
+USUAL_LIMIT: Final = 4096.0
 
 FORMATS: Final = {
     FLOAT: FloatFormat(23, 127, 1.5 * 2.0**23, 2.0**-126),
@@ -103,10 +108,6 @@ class Math:
         """The square root, correctly rounded."""
         return self.fn.intrinsic("sqrt", a)
 
-    def round_even(self, a: Value) -> Value:
-        """The nearest integer, even if two are equally near."""
-        return self.fn.intrinsic("rint", a)
-
     def copysign(self, a: Value, sign: Value) -> Value:
         """The magnitude of `a` with the sign of `sign`."""
         if self.is_f32:
@@ -175,11 +176,14 @@ class Math:
 
 
 Definition = Callable[..., Value]
+"""Writes a function's value, in the arithmetic of a `Math`, of arguments of its type."""
 
 
 @dataclass(frozen=True, slots=True)
 class MathFunction:
     """One function: how to write it in f64 and f32; without f32, it is computed in f64 and rounded.
+
+    `usual` is a faster way to write it in f32, for magnitudes below `USUAL_LIMIT`.
 
     Units: `max_ulp_*` in units of the exact result's last place.
     """
@@ -188,6 +192,7 @@ class MathFunction:
     f32: Definition | None
     max_ulp_f32: float
     max_ulp_f64: float
+    usual: Definition | None = None
 
 
 class MathLibrary:
@@ -204,6 +209,8 @@ class MathLibrary:
         scales_by_powers: bool = False,
     ) -> None:
         self.scales_by_powers = scales_by_powers
+        # Twice the bit pattern of the largest argument of a usual way, without its sign.
+        self._largest: Value | None = None
         self._module = module
         self._functions = functions
         self._defined: set[str] = set()
@@ -212,29 +219,55 @@ class MathLibrary:
         """True if the operation is an elementary function."""
         return op in self._functions
 
+    def has_usual(self, op: str) -> bool:
+        """True if the operation has a faster way for usual arguments."""
+        return op in self._functions and self._functions[op].usual is not None
+
+    def begin_usual(self, fn: FunctionText) -> None:
+        """From now on, calls use the usual ways, which are wrong for large arguments."""
+        self._largest = fn.alloca("largest", I32)
+        fn.store(integer(0, I32), self._largest, 8)
+
+    def end_usual(self, fn: FunctionText) -> Value:
+        """Calls use the general ways again; true if an argument was too large for its usual way."""
+        assert self._largest is not None  # each end has a begin
+        largest = fn.load(I32, self._largest, 8, wish="largest.last")
+        self._largest = None
+        (pattern,) = struct.unpack("<i", struct.pack("<f", USUAL_LIMIT))
+        return fn.compare("icmp", "uge", largest, integer(2 * pattern, I32), wish="is_beyond")
+
     def call(self, fn: FunctionText, op: str, *arguments: Value) -> Value:
         """Calls `op` on floats of one type."""
-        llvm_type = arguments[0].type
-        name = f"kf.{op}.{'f32' if llvm_type == FLOAT else 'f64'}"
+        llvm_type, function = arguments[0].type, self._functions[op]
+        is_f32 = llvm_type == FLOAT
+        definition, suffix = (function.f32, "f32") if is_f32 else (function.f64, "f64")
+        if is_f32 and self._largest is not None and function.usual is not None:
+            definition, suffix = function.usual, "usual"
+            _keep_largest(fn, self._largest, arguments[0])
+        name = f"kf.{op}.{suffix}"
         if name not in self._defined:
             self._defined.add(name)
-            self._define(name, op, llvm_type, len(arguments))
+            self._define(name, op, definition, [a.type for a in arguments])
         return fn.call(name, llvm_type, *arguments, wish=op)
 
-    def _define(self, name: str, op: str, llvm_type: str, arity: int) -> None:
-        function = self._functions[op]
-        arguments = [Value(f"%x{k}", llvm_type) for k in range(arity)]
+    def _define(self, name: str, op: str, definition: Definition | None, types: list[str]) -> None:
+        arguments = [Value(f"%x{k}", llvm_type) for k, llvm_type in enumerate(types)]
         listed = ", ".join(map(str, arguments))
         fn = FunctionText(
             self._module,
-            f"define internal {llvm_type} @{name}({listed}) alwaysinline nounwind",
+            f"define internal {types[0]} @{name}({listed}) alwaysinline nounwind",
         )
-        if llvm_type == DOUBLE:
-            result = function.f64(Math(fn, DOUBLE, self), *arguments)
-        elif function.f32 is not None:
-            result = function.f32(Math(fn, FLOAT, self), *arguments)
+        if definition is not None:
+            result = definition(Math(fn, types[0], self), *arguments)
         else:
             wide = [fn.cast("fpext", a, DOUBLE) for a in arguments]
             result = fn.cast("fptrunc", self.call(fn, op, *wide), FLOAT)
         fn.emit(f"ret {result}")
         fn.finish()
+
+
+def _keep_largest(fn: FunctionText, slot: Value, x: Value) -> None:
+    """Patterns of positive floats are in the order of their values, and NaN's are the largest."""
+    doubled = fn.op("shl", fn.cast("bitcast", x, I32), integer(1, I32), wish="without_sign")
+    known = fn.load(I32, slot, 8, wish="largest.old")
+    fn.store(fn.intrinsic("umax", known, doubled, wish="largest.new"), slot, 8)

@@ -1,9 +1,9 @@
 """sin, cos, tan and the inverse functions.
 
-Arguments are reduced by multiplying with 2/pi modulo 4 (Payne and Hanek), so the functions are
-accurate for every finite argument. f32 is reduced in f64, with 2/pi in three terms from a table
-over the argument's exponent, which vectorizes as gathers. f64 needs a 192-bit integer product, as
-scalar code.
+Arguments are reduced so that the functions are accurate for every finite one. f32 is reduced in
+f64: the exponent of a large argument selects one of a few remainders modulo 2 pi, without a branch
+or a table in memory. f64 is multiplied by 2/pi modulo 4 (Payne and Hanek), which needs a 192-bit
+integer product, as scalar code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from codegen_svc.emitters.llvm.math_functions import coefficients as fitted
 from codegen_svc.emitters.llvm.math_functions.library import Math, MathFunction
-from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, I32, I64, Value, integer
+from codegen_svc.emitters.llvm.text import DOUBLE, FLOAT, I64, Value, integer
 
 HALF_PI: Final = math.pi / 2
 # pi/2 - HALF_PI: the part of pi/2 that a double cannot hold.
@@ -40,26 +40,53 @@ def _quadrant_value(m: Math, r: Value, quadrant: Value, *, is_short: bool) -> Va
     return m.select(is_low, m.neg(value), value)
 
 
+def _within_turns(m: Math, x: Value) -> tuple[Value, Value]:
+    """(p, q) with p + q equal to an f32 `x` up to a multiple of 2 pi; `m` computes in f64.
+
+    An argument below 2^44 is p itself, and q is 0. A larger one is an integer below 2^44 times a
+    power of two, of which only the remainder modulo 2 pi matters.
+    """
+    size = m.abs(x)
+    scale, high, low = m.const(1.0), m.const(1.0), m.const(0.0)
+    for threshold, exponent, remainder_high, remainder_low in fitted.POWERS_MODULO_TURN:
+        is_above = m.test("oge", size, 2.0**threshold)
+        scale = m.select(is_above, 2.0**-exponent, scale)
+        high = m.select(is_above, remainder_high, high)
+        low = m.select(is_above, remainder_low, low)
+    small = m.mul(x, scale)
+    product = m.mul(small, high)
+    return product, m.fma(small, low, m.fma(small, high, m.neg(product)))
+
+
+def _sine_of_wide(m: Math, x: Value, *, is_cosine: bool) -> Value:
+    """sin or cos of an f32 that `m` holds in f64.
+
+    x = n pi + r with |r| <= pi/2, where n is an integer, or a half more than one for the cosine.
+    Its lowest bit is the sign. The products with pi are exact in an FMA.
+    """
+    p, q = _within_turns(m, x)
+    halves = m.fma(p, 1 / math.pi, -0.5 if is_cosine else 0.0)
+    shifted = m.add(halves, m.format.round_shift)
+    n = m.sub(shifted, m.format.round_shift)
+    if is_cosine:
+        n = m.add(n, 0.5)
+    r = m.fma(n, -math.pi, p)
+    r = m.add(m.fma(n, -2 * HALF_PI_LOW, r), q)
+    z = m.mul(r, r)
+    sine = m.fma(m.mul(r, z), m.polynomial(fitted.SIN_HALF_TURN, z), r)
+    # cos(n pi + r) with n = k + 1/2 is -sin(r) for even k.
+    number = m.as_bits(shifted)
+    number = m.int_op("xor", number, 1) if is_cosine else number
+    return m.from_bits(m.int_op("xor", m.as_bits(sine), m.int_op("shl", number, 63)))
+
+
 def _reduce_f32(m: Math, x: Value) -> tuple[Value, Value]:
     """(r, quadrant) of an f32 argument; `m` computes in f64."""
-    fn = m.fn
-    pattern = fn.cast("bitcast", x, I32)
-    biased = fn.op("and", fn.op("lshr", pattern, integer(23, I32)), integer(255, I32))
-    exponent = fn.op("sub", biased, integer(127, I32))
-    exponent = fn.intrinsic("smax", exponent, integer(0, I32))
-    exponent = fn.intrinsic("smin", exponent, integer(127, I32))
-    at = fn.cast("zext", exponent, I64)
-    wide = fn.cast("fpext", x, DOUBLE)
-    products = [
-        m.mul(wide, m.table_entry(f"kf.two_over_pi.{k}", DOUBLE, column, at))
-        for k, column in enumerate(zip(*fitted.TWO_OVER_PI_PIECES, strict=True))
-    ]
-    turns = m.round_even(m.mul(products[0], 0.25))
-    first = m.fma(turns, -4.0, products[0])
-    n = m.round_even(m.add(first, products[1]))
-    fraction = m.add(m.add(m.sub(first, n), products[1]), products[2])
-    quadrant = m.as_bits(m.add(n, m.format.round_shift))
-    return m.mul(fraction, HALF_PI), quadrant
+    p, q = _within_turns(m, x)
+    shifted = m.add(m.mul(p, 2 / math.pi), m.format.round_shift)
+    n = m.sub(shifted, m.format.round_shift)
+    r = m.fma(n, -HALF_PI, p)
+    return m.add(m.fma(n, -HALF_PI_LOW, r), q), m.as_bits(shifted)
 
 
 def _reduce_f64(m: Math, x: Value) -> tuple[Value, Value]:
@@ -114,22 +141,69 @@ def cos_f64(m: Math, x: Value) -> Value:
     return _nan_unless_finite(m, x, size)
 
 
-def _f32_in_f64(m: Math, x: Value, ahead: int) -> Value:
-    wide = m.wider()
-    r, quadrant = _reduce_f32(wide, x)
-    quadrant = wide.int_op("add", quadrant, ahead)
-    return _quadrant_value(wide, r, quadrant, is_short=True)
-
-
 def sin_f32(m: Math, x: Value) -> Value:
     """Sine of an f32; tiny arguments, minus zero among them, are their own sine."""
-    result = m.fn.cast("fptrunc", _f32_in_f64(m, x, 0), FLOAT)
-    return m.select(m.test("olt", m.abs(x), 2.0**-12), x, result)
+    wide = m.wider()
+    sine = _sine_of_wide(wide, m.fn.cast("fpext", x, DOUBLE), is_cosine=False)
+    return m.select(m.test("olt", m.abs(x), 2.0**-12), x, m.fn.cast("fptrunc", sine, FLOAT))
 
 
 def cos_f32(m: Math, x: Value) -> Value:
     """Cosine of an f32."""
-    return m.fn.cast("fptrunc", _f32_in_f64(m, x, 1), FLOAT)
+    wide = m.wider()
+    cosine = _sine_of_wide(wide, m.fn.cast("fpext", x, DOUBLE), is_cosine=True)
+    return m.fn.cast("fptrunc", cosine, FLOAT)
+
+
+def _usual(m: Math, x: Value, ahead: int) -> Value:
+    """sin(x + ahead pi/2) for |x| < 4096, in f32: twice as many lanes as in f64.
+
+    x = n pi/2 + r - lost. The second term of pi/2 has so few bits that its product with n is exact,
+    and so is what r loses of it: either r is so small that it has all bits, or it is within a
+    factor of two of the number before. With z = r^2, sine and cosine of r have one form:
+
+        sin r = r - rz/6 + rz * z * tail(z)    cos r = 1 - z/2 + z * z * tail(z)
+
+    The sum of the first two terms is rounded once, and what it and the power lose is added later.
+    """
+    high, middle, low = fitted.QUARTER_TURN
+    shifted = m.fma(x, 2 / math.pi, m.format.round_shift)
+    n = m.sub(shifted, m.format.round_shift)
+    first = m.fma(n, -high, x)
+    r = m.fma(n, -middle, first)
+    lost = m.fma(n, low, m.fma(n, middle, m.sub(r, first)))
+    quadrant = m.as_bits(shifted)
+    quadrant = m.int_op("add", quadrant, ahead) if ahead else quadrant
+    is_cosine = m.fn.compare("icmp", "ne", m.int_op("and", quadrant, 1), m.int_const(0))
+
+    z = m.mul(r, r)
+    start = m.select(is_cosine, 1.0, r)
+    factor = m.select(is_cosine, r, z)
+    scale = m.select(is_cosine, 0.5, 1 / 6)
+    power = m.mul(r, factor)
+    rounded = m.fma(power, m.neg(scale), start)
+    rest = m.fma(power, m.neg(scale), m.sub(start, rounded))
+    rest = m.fma(m.fma(r, factor, m.neg(power)), m.neg(scale), rest)
+    slope = m.select(is_cosine, r, m.fma(z, 0.5, -1.0))
+    rest = m.fma(lost, slope, rest)
+    coefficients = zip(fitted.SIN_SHORT, fitted.COS_SHORT, strict=True)
+    lowest, *others = (m.select(is_cosine, cosine, sine) for sine, cosine in coefficients)
+    tail = others[-1]
+    for coefficient in (*reversed(others[:-1]), lowest):
+        tail = m.fma(tail, z, coefficient)
+    value = m.add(rounded, m.fma(m.mul(power, z), tail, rest))
+    sign = m.int_op("shl", m.int_op("lshr", quadrant, 1), 31)
+    return m.from_bits(m.int_op("xor", m.as_bits(value), sign))
+
+
+def usual_sin(m: Math, x: Value) -> Value:
+    """Sine of an f32 below 4096; the sum of its terms loses the sign of zero."""
+    return m.select(m.test("oeq", x, 0.0), x, _usual(m, x, 0))
+
+
+def usual_cos(m: Math, x: Value) -> Value:
+    """Cosine of an f32 below 4096."""
+    return _usual(m, x, 1)
 
 
 def tan_f64(m: Math, x: Value) -> Value:
@@ -140,7 +214,7 @@ def tan_f64(m: Math, x: Value) -> Value:
 def tan_f32(m: Math, x: Value) -> Value:
     """Tangent of an f32, divided in f64."""
     wide = m.wider()
-    r, quadrant = _reduce_f32(wide, x)
+    r, quadrant = _reduce_f32(wide, m.fn.cast("fpext", x, DOUBLE))
     sine = _quadrant_value(wide, r, quadrant, is_short=True)
     cosine = _quadrant_value(wide, r, wide.int_op("add", quadrant, 1), is_short=True)
     result = m.fn.cast("fptrunc", wide.div(sine, cosine), FLOAT)
@@ -207,8 +281,8 @@ def acos(m: Math, x: Value) -> Value:
 
 
 TRIG_FUNCTIONS: Final = {
-    "sin": MathFunction(sin_f64, sin_f32, 0.6, 2.5),
-    "cos": MathFunction(cos_f64, cos_f32, 0.6, 2.5),
+    "sin": MathFunction(sin_f64, sin_f32, 0.6, 2.5, usual_sin),
+    "cos": MathFunction(cos_f64, cos_f32, 0.6, 2.5, usual_cos),
     "tan": MathFunction(tan_f64, tan_f32, 0.6, 4.0),
     "asin": MathFunction(asin, None, 0.6, 2.5),
     "acos": MathFunction(acos, None, 0.6, 2.0),

@@ -32,6 +32,7 @@ def fit(function: Function, low: Any, high: Any, degree: int) -> list[float]:
 
 LOG2_HALF = mp.log(2) / 2 * mp.mpf("1.001")
 QUARTER = (mp.pi / 4) ** 2 * mp.mpf("1.001")
+HALF = (mp.pi / 2) ** 2 * mp.mpf("1.01")
 LOG_Z = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.001")
 ATAN_Z = (mp.sqrt(2) - 1) ** 2 * mp.mpf("1.001")
 
@@ -50,6 +51,12 @@ def log_tail(z: Any) -> Any:
 def sin_tail(z: Any) -> Any:
     r = mp.sqrt(z)
     return (mp.sin(r) - r) / r**3
+
+
+def sin_short_tail(z: Any) -> Any:
+    r = mp.sqrt(z)
+    sixth = mp.nint(mp.mpf(2) ** 26 / 6) / mp.mpf(2) ** 26  # a sixth in f32
+    return (mp.sin(r) - r + r**3 * sixth) / r**5
 
 
 def cos_tail(z: Any) -> Any:
@@ -89,6 +96,16 @@ TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
     ("LOG_F32", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 3),
     ("LOG_F64", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 7),
     ("SIN_F32", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 4),
+    ("SIN_HALF_TURN", "the same, |r| <= pi/2", sin_tail, mp.mpf("1e-30"), HALF, 5),
+    (
+        "SIN_SHORT",
+        "(sin(r) - r + r^3 * f32(1/6)) / r^5 in z = r^2",
+        sin_short_tail,
+        "0.05",  # below, what f32(1/6) lacks does not matter
+        QUARTER,
+        2,
+    ),
+    ("COS_SHORT", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 2),
     ("SIN_F64", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 7),
     ("COS_F32", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 4),
     ("COS_F64", "(cos(r) - 1 + z/2) / z^2 in z = r^2", cos_tail, mp.mpf("1e-20"), QUARTER, 7),
@@ -108,29 +125,38 @@ TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
 ]
 
 
-def two_over_pi_pieces() -> list[tuple[float, float, float]]:
-    """For each f32 exponent e, 0..127, 2/pi in three pieces without what 2^e makes a multiple of 4.
+# An f32 below this power of two is reduced as it is.
+WITHIN = 44
+# Bits of an f32 after its first one.
+MANTISSA = 23
 
-    x = m * 2^(e-23) with an integer m below 2^24, so bits of 2/pi of weight 2^(25-e) and above
-    contribute multiples of 4 to the product. Pieces 0 and 1 have 29 bits: their products with x
-    are exact in f64.
+
+def powers_modulo_turn() -> list[tuple[int, int, float, float]]:
+    """(t, e, high, low): an f32 of at least 2^t is an integer below 2^44 times 2^e.
+
+    high + low = 2^e modulo 2 pi.
     """
-    bits = 256
-    with mp.workdps(120):
-        scaled = int(mp.floor(mp.mpf(2) / mp.pi * mp.mpf(2) ** bits))
     rows = []
-    for exponent in range(128):
-        top = min(bits, bits + 25 - exponent)
-        rest = scaled % (1 << top)
-        row = []
-        for width in (29, 29, 53):
-            low = max(top - width, 0)
-            piece = rest >> low << low
-            row.append(float(mp.mpf(piece) / mp.mpf(2) ** bits))
-            rest -= piece
-            top = low
-        rows.append((row[0], row[1], row[2]))
+    exponent = 0
+    with mp.workdps(120):
+        while exponent + WITHIN < 128:
+            threshold = exponent + WITHIN
+            exponent = threshold - MANTISSA
+            power = mp.mpf(2) ** exponent
+            rest = power - 2 * mp.pi * mp.nint(power / (2 * mp.pi))
+            high = float(rest)
+            rows.append((threshold, exponent, high, float(rest - high)))
     return rows
+
+
+def quarter_turn_pieces() -> tuple[float, float, float]:
+    """pi/2 in three terms of f32, of which the second one has 11 bits."""
+    rest, pieces = mp.pi / 2, []
+    for last in (-23, -35, -62):
+        piece = mp.nint(rest * mp.mpf(2) ** -last) * mp.mpf(2) ** last
+        pieces.append(float(piece))
+        rest -= piece
+    return pieces[0], pieces[1], pieces[2]
 
 
 def two_over_pi_words() -> list[int]:
@@ -159,11 +185,17 @@ def render() -> str:
         lines += [f"    {c!r}," for c in fit(function, low, high, degree)]
         lines += [")", ""]
     lines += [
-        "# 2/pi for each exponent 0..127 of an f32, in three terms, without the bits that give",
-        "# multiples of 4 in the product.",
-        "TWO_OVER_PI_PIECES: Final = (",
+        "# (t, e, high, low): from 2^t on, an f32 is an integer below 2^44 times 2^e, and",
+        "# high + low = 2^e modulo 2 pi.",
+        "POWERS_MODULO_TURN: Final = (",
     ]
-    lines += [f"    ({a!r}, {b!r}, {c!r})," for a, b, c in two_over_pi_pieces()]
+    lines += [f"    ({t}, {e}, {high!r}, {low!r})," for t, e, high, low in powers_modulo_turn()]
+    lines += [")", ""]
+    lines += [
+        "# pi/2 in three f32, of which the second one has 11 bits.",
+        "QUARTER_TURN: Final = (",
+    ]
+    lines += [f"    {piece!r}," for piece in quarter_turn_pieces()]
     lines += [")", ""]
     lines += ["# 2/pi in 64-bit words, most significant first, after one word of zeros."]
     lines += ["TWO_OVER_PI_WORDS: Final = ("]

@@ -167,6 +167,22 @@ def test_sine_of_a_huge_argument_is_exact() -> None:
     assert error <= MATH_FUNCTIONS["sin"].max_ulp_f64
 
 
+@pytest.mark.parametrize("op", ["sin", "cos"])
+def test_usual_and_large_angles_of_f32_are_exact_in_the_same_call(op: str) -> None:
+    """Blocks with only usual angles take another way than those with a large one."""
+    generator = np.random.default_rng(4)
+    usual = generator.uniform(-4096, 4096, 3 * COUNT).astype(np.float32)
+    # The floats next to multiples of pi/2, of which the remainder has only bits of its last terms.
+    turns = (np.arange(1, 2600) * (np.pi / 2)).astype(np.float32)
+    large = np.float32(2.0) ** generator.uniform(12, 127.9, COUNT).astype(np.float32)
+    x = np.concatenate([usual, turns, [-0.0, np.inf], large]).astype(np.float32)
+    _check(op, DType.F32, [x], MATH_FUNCTIONS[op].max_ulp_f32)
+    zeros = np.full(64, -0.0, np.float32)
+    out = np.ones(64, np.float32)
+    run(pointwise(op, (DType.F32,), DType.F32, 64), {"in0": zeros, "out0": out})
+    assert (np.signbit(out) == (op == "sin")).all()
+
+
 def test_coefficients_are_those_that_the_script_fits() -> None:
     with open(committed.__file__, encoding="utf-8") as file:
         assert file.read() == fit_coefficients.render()
