@@ -64,7 +64,7 @@ class _Spread:
             return
         try:
             after = self._computed(node)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if node.target not in _VIEWS:
                 raise NotFrozenError(f"{node.target} takes no image channels last") from error
             self._restore_operands(node, changed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -112,9 +112,12 @@ def _expands(node: fx.Node) -> bool:
     value = value_of(node)
     if not isinstance(value, torch.Tensor) or is_view(node):
         return False
-    made = value.numel() * value.element_size()
-    operands: Mapping[fx.Node, Any] = {n: value_of(n) for n in node.all_input_nodes}
-    read = sum(
-        v.numel() * v.element_size() for v in operands.values() if isinstance(v, torch.Tensor)
-    )
-    return made > LARGE_BYTES and made > read
+    operands = [value_of(operand) for operand in node.all_input_nodes]
+    read = sum(_bytes(operand) for operand in operands if isinstance(operand, torch.Tensor))
+    return value.numel() * value.element_size() > max(LARGE_BYTES, read)
+
+
+def _bytes(value: torch.Tensor) -> int:
+    """The memory of a value; an expanded one has less than its elements would take."""
+    held = value.untyped_storage().nbytes()
+    return min(held, value.numel() * value.element_size())

@@ -335,14 +335,13 @@ def packed_operators() -> PackedOperators | None:
     """oneDNN's operators with packed weights; None if PyTorch lacks oneDNN or must not use it."""
     if not (_imported("_has_mkldnn") and torch.backends.mkldnn.enabled):
         return None
-    ops = torch.ops.mkldnn
-    has_bf16 = ops._is_mkldnn_bf16_supported()
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return PackedOperators(
-        ops._convolution_pointwise.default,
-        ops._convolution_pointwise.binary,
-        ops._linear_pointwise.default,
-        ops._reorder_convolution_weight.default,
-        ops._reorder_linear_weight.default,
+        torch.ops.mkldnn._convolution_pointwise.default,
+        torch.ops.mkldnn._convolution_pointwise.binary,
+        torch.ops.mkldnn._linear_pointwise.default,
+        torch.ops.mkldnn._reorder_convolution_weight.default,
+        torch.ops.mkldnn._reorder_linear_weight.default,
         frozenset({torch.float32, torch.bfloat16} if has_bf16 else {torch.float32}),
     )
 
