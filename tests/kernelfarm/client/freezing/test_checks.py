@@ -88,3 +88,13 @@ def test_the_farm_compiles_a_frozen_model_and_other_weights_use_its_program(
         assert (found - exact).abs().max() < 1e-6 * exact.abs().max() * 4
     assert counters.snapshot()["frozen.folded"] == 2
     assert len(requests_made) == 1
+
+
+def test_an_exported_model_is_frozen(endpoint: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Hardswish()).eval()
+    x = torch.randn(2, 3, 8, 8)
+    frozen = kernelfarm.compile(model, (x,), is_frozen=True)
+    assert next(node.op for node in frozen.graph.nodes) == "mkldnn._convolution_pointwise.default"
+    torch.testing.assert_close(frozen(x), model(x))
+    with pytest.raises(CallerError, match="expected processors"):
+        kernelfarm.compile(model, (x,), targets=["cuda:sm_90a"], is_frozen=True)
