@@ -130,7 +130,10 @@ def _call(model: nn.Module, given: torch.Tensor, stated: dict[str, Any] | None) 
     if stated is None:
         return lambda: model(given)
     function = torch.compile(copy.deepcopy(model), dynamic=False, **stated)
-    function(given)
+    # Dynamo reads Inductor's own setting as it traces: an option would come too late.
+    is_frozen = stated["backend"] == "inductor" and "freezing" in stated.get("options", {})
+    with torch._inductor.config.patch(freezing=is_frozen):
+        function(given)
     return lambda: function(given)
 
 

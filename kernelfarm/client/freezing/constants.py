@@ -17,8 +17,8 @@ from kernelfarm.client.pytorch.private import _DisableAutocast
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
-MOST_MODELS = 64
-"""Sets of parameters of one graph whose constants are kept: of equal layers that share its code."""
+MOST_SETS = 64
+"""Sets of parameters of one graph whose constants are kept: equal layers share its code."""
 
 
 class FrozenWarning(UserWarning):
@@ -87,7 +87,7 @@ class FrozenConstants:
                 if known is not None:
                     self._warn()
                 known = self._known[first] = self._folded(parameters)
-                if len(self._known) > MOST_MODELS:
+                if len(self._known) > MOST_SETS:
                     self._known.popitem(last=False)
             return known.constants
 
