@@ -188,6 +188,7 @@ def _frozen(
     except (LongWayError, NotFrozenError) as reason:
         warn_not_frozen(str(reason))
         return _compiled(order, example_inputs, options, None)
+    counters.count("traced.short")
     if frozen is None:
         return callable_for(convention, compiler.of_recorded(recorded, gm))
     program = compiler.of_recorded(frozen.module, gm)

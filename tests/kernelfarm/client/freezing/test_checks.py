@@ -12,6 +12,7 @@ from torch import nn
 import kernelfarm
 from kernelfarm.client import counters
 from kernelfarm.client.freezing.constants import FrozenWarning
+from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.client.pytorch.private import aot_compiled
 from kernelfarm.errors import CallerError
 
@@ -98,3 +99,23 @@ def test_an_exported_model_is_frozen(endpoint: str) -> None:
     torch.testing.assert_close(frozen(x), model(x))
     with pytest.raises(CallerError, match="expected processors"):
         kernelfarm.compile(model, (x,), targets=["cuda:sm_90a"], is_frozen=True)
+
+
+def test_a_frozen_program_takes_batches_of_any_size(endpoint: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 40)).eval()
+    fast = torch.compile(
+        model, backend="kernelfarm", dynamic=True, options={"strict": True, "freezing": True}
+    )
+    counters.reset()
+    with torch.no_grad():
+        for batch in (2, 3, 5):
+            x = torch.randn(batch, 3, 8, 8)
+            torch.testing.assert_close(fast(x), model(x))
+    assert counters.snapshot()["traced.short"] == 1
+
+
+def test_without_a_farm_a_frozen_model_runs_eager() -> None:
+    model, x = nn.Linear(80, 90), torch.randn(3, 80)
+    fast = compiled(model, endpoint="127.0.0.1:9", strict=False)
+    with torch.no_grad(), pytest.warns(KernelfarmWarning):
+        torch.testing.assert_close(fast(x), model(x))
