@@ -66,12 +66,12 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    # The threads that compile for Inductor would run while arms are measured.
-    torch._inductor.config.compile_threads = 1
     print(machine(), torch.__version__, f"{options.threads} threads", options.dtype)
-    for name in options.models:
-        for batch in options.batches:
-            print(_line(name, batch, options), flush=True)
+    # The threads that compile for Inductor would run while arms are measured.
+    with torch._inductor.config.patch(compile_threads=1):
+        for name in options.models:
+            for batch in options.batches:
+                print(_line(name, batch, options), flush=True)
 
 
 def _options() -> argparse.Namespace:
