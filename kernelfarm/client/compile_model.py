@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from kernelfarm.client.capture.exported import ExportedModel, export_model
 from kernelfarm.client.farm.client import FarmClient, OnProgress
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
+from kernelfarm.client.freezing.constants import FrozenConstants
+from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.loaded import load_program, tuning_policy
 from kernelfarm.client.programs.saved_files import save_programs
@@ -33,10 +36,15 @@ class CompiledModel:
     """
 
     def __init__(
-        self, exported: ExportedModel, programs: Sequence[CompiledProgram], client: FarmClient
+        self,
+        exported: ExportedModel,
+        programs: Sequence[CompiledProgram],
+        client: FarmClient,
+        constants: FrozenConstants | None = None,
     ):
         self.programs: dict[str, CompiledProgram] = {p.target: p for p in programs}
         self._exported = exported
+        self._constants = constants
         self._client = client
         self._runner: PlanRunner | None = None
 
@@ -79,7 +87,8 @@ class CompiledModel:
             self._runner = self._make_runner()
         flat = self._exported.flat_args(args, kwargs)
         with torch.no_grad():
-            return self._exported.results(self._runner(flat), flat)
+            made = () if self._constants is None else self._constants.of(flat)
+            return self._exported.results(self._runner([*flat, *made]), flat)
 
     def _make_runner(self) -> PlanRunner:
         captured = self._exported.captured
@@ -115,15 +124,18 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     is_deterministic: bool = False,
     fallback_random: bool = False,
     products: ProductChoice = ProductChoice.AUTO,
+    is_frozen: bool = False,
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """A model or function, captured by `torch.export` and compiled by the farm for each target.
 
     Without `targets`, the farm compiles it for the host's CPU. `dynamic_shapes` is passed to
     `torch.export`. `is_deterministic`, `fallback_random` and `products` are described in
-    `CompileOptions`.
+    `CompileOptions`. `is_frozen`: parameters and buffers do not change, so what depends on them
+    alone is computed once, for processors like this one.
 
     Raises:
+        CallerError: the model is to be frozen, and cannot be, or a target is no CPU.
         UnsupportedGraphError: the model cannot be captured as one graph.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
@@ -133,6 +145,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
         targets=targets,
         client=connect(endpoint, timeout_s),
         options=CompileOptions(is_deterministic, fallback_random, products),
+        is_frozen=is_frozen,
         on_progress=on_progress,
     )
 
@@ -143,14 +156,22 @@ def compile_exported(
     targets: Sequence[str] | None,
     client: FarmClient,
     options: CompileOptions = _DEFAULTS,
+    is_frozen: bool = False,
     on_progress: OnProgress | None = None,
 ) -> CompiledModel:
     """An exported program, compiled by the farm for each target."""
     target_names = list(targets) if targets else [device_support(torch.device("cpu")).target]
+    constants = None
+    if is_frozen:
+        others = [name for name in target_names if not name.startswith("cpu:")]
+        if others:
+            raise CallerError(f"freezing: target {others[0]}; expected processors (cpu:...)")
+        captured, constants = freeze_exported(exported)
+        exported = replace(exported, captured=captured)
     programs = client.compile(
         exported.captured.graph, target_names, options=options, on_progress=on_progress
     )
-    return CompiledModel(exported, programs, client)
+    return CompiledModel(exported, programs, client, constants)
 
 
 def connect(endpoint: str | None = None, timeout_s: float | None = None) -> FarmClient:

@@ -22,7 +22,7 @@ tuning.measured                             autotuned kernels whose configuratio
 tuning.dropped                              configurations that were much slower than another one
 tuning.out_of_time                          kernels of which not all configurations were measured
 tuning.not_measured.REASON                  launches of their first configuration for another reason
-tuning.fleet.winners, .reported             such kernels that the reports of the fleet decided; whose
+tuning.fleet.winners, .reported             such kernels that the fleet's reports decided; whose
                                             times this client reported
 tuning.fleet.failures.REASON                questions and reports that the farm did not answer
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not

@@ -48,7 +48,12 @@ from kernelfarm.client.programs.finder import (
     start_runner,
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
-from kernelfarm.client.programs.stated_options import compile_options, stated_settings, with_mode
+from kernelfarm.client.programs.stated_options import (
+    compile_options,
+    is_frozen,
+    stated_settings,
+    with_mode,
+)
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
@@ -61,7 +66,7 @@ from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import CallerError, KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
@@ -83,7 +88,8 @@ def kernelfarm(
     how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
     `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower);
-    `products` (who computes products of matrices: `auto`, `library` or `own`).
+    `products` (who computes products of matrices: `auto`, `library` or `own`); `freezing` (bool:
+    parameters and buffers do not change, so what depends on them alone is computed once).
     `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one
     of the arguments.
 
@@ -96,12 +102,19 @@ def kernelfarm(
     order = InputOrder(gm)
     options = with_mode(options, mode)
     stated = stated_settings(options)
-    found = BackendOptions(client_settings(**stated), compile_options(options))
+    found = BackendOptions(client_settings(**stated), compile_options(options), is_frozen(options))
     name = package_name(gm)
+    if found.is_frozen and name is not None:
+        raise CallerError(
+            "freezing: a package cannot hold what is computed from parameters; expected no"
+            " aot_compile and no TORCH_CACHING_PRECOMPILE"
+        )
     start_client_export()
     # `access_to` connects in the background while the graph is digested or traced.
     access = access_to(found.settings)
     with spans.span("compile graph"):
+        if found.is_frozen:
+            return order.called_as_before(_frozen(order, example_inputs, found))
         cache = TraceCache(order.module, access, found.compiled, is_needed=name is not None)
         if name is None:
             compiled = _compiled(order, example_inputs, found, cache)
@@ -121,13 +134,13 @@ def _compiled(
     order: InputOrder,
     example_inputs: Sequence[Any],
     options: BackendOptions,
-    cache: TraceCache,
+    cache: TraceCache | None,
     packaging: Packaging | None = None,
 ) -> Callable[..., Any]:
     """The function for Dynamo, with its arguments in the order of `order.module`."""
     budget = WaitBudget(options.settings.timeout_s)
     gm, inputs = order.module, order.of(example_inputs)
-    warm = _warm_start(gm, cache, options, budget)
+    warm = None if cache is None else _warm_start(gm, cache, options, budget)
     if warm is not None:
         return warm
     step = TrainingStep()
@@ -137,12 +150,49 @@ def _compiled(
     backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
     short = _short_way(gm, inputs, inference)
     # A package needs the graph's trace; AOT Autograd stores a graph without one by other means.
-    if short is not None and (packaging is None or cache.known is not None):
+    if short is not None and (packaging is None or (cache and cache.known is not None)):
         return short
     if packaging is None:
         return traced(gm, inputs, forward, inference, backward)
     with packaging.storing_graphs():
         return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
+
+
+def _frozen(
+    order: InputOrder, example_inputs: Sequence[Any], options: BackendOptions
+) -> Callable[..., Any]:
+    """The function of a frozen graph, with its arguments in the order of `order.module`.
+
+    Its trace is not cached: each process has to compute the graph's constants.
+    """
+    # Few processes freeze models.
+    from kernelfarm.client.freezing.checks import frozen_inputs  # noqa: PLC0415
+    from kernelfarm.client.freezing.constants import (  # noqa: PLC0415
+        FrozenConstants,
+        warn_not_frozen,
+    )
+    from kernelfarm.client.freezing.frozen_graph import (  # noqa: PLC0415
+        NotFrozenError,
+        freeze_graph,
+    )
+
+    gm, inputs = order.module, order.of(example_inputs)
+    parameters = frozen_inputs(gm, inputs)
+    use = RecordedUse(GraphUse.INFERENCE, TrainingStep())
+    compiler = _GraphCompiler(options, WaitBudget(options.settings.timeout_s), use)
+    try:
+        with no_collections():
+            recorded = short_trace(gm, inputs)
+            convention = recorded_convention(recorded.graph)
+            frozen = freeze_graph(recorded, parameters)
+    except (LongWayError, NotFrozenError) as reason:
+        warn_not_frozen(str(reason))
+        return _compiled(order, example_inputs, options, None)
+    counters.count("traced.short")
+    if frozen is None:
+        return callable_for(convention, compiler.of_recorded(recorded, gm))
+    program = compiler.of_recorded(frozen.module, gm)
+    return callable_for(convention, FrozenConstants(frozen).passed_to(program))
 
 
 def preload() -> None:
@@ -266,10 +316,14 @@ def _short_way(
 
 
 def _eager(module: fx.GraphModule) -> BoxedFunction:
-    """The graph as Dynamo captured it, for calls without a program."""
+    """The graph as Dynamo captured it, for calls without a program.
+
+    A frozen graph has more arguments, behind those of Dynamo's.
+    """
+    count = len(module.graph.find_nodes(op="placeholder"))
 
     def run(args: list[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = module(*args)
+        results: Sequence[Any] = module(*args[:count])
         return results
 
     return run

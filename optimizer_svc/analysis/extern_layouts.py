@@ -22,7 +22,7 @@ _OPS_OF_ANY_STRIDES = frozenset(
         *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear"),
         *("convolution", "convolution_backward"),
     )
-)
+) | {"mkldnn._convolution_pointwise", "mkldnn._linear_pointwise"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,19 @@ class ImageOperator:
     """An operator with free images: numbers of its operands and results.
 
     All images have one layout, and the results of `weight_results` have it, too. A weight may have
-    any layout; the operator takes the one that an operand asks for.
+    any layout; the operator takes the one that an operand asks for. Without `weight`, the weight is
+    packed for the library, which then takes and gives images channels last.
     """
 
     images: tuple[int, ...]
-    weight: int
+    weight: int | None
     image_results: tuple[int, ...]
     weight_results: tuple[int, ...] = ()
+
+    @property
+    def laid_out(self) -> tuple[int, ...]:
+        """The operands that have the layout of the images."""
+        return self.images if self.weight is None else (*self.images, self.weight)
 
 
 IMAGE_OPERATORS = {
@@ -44,6 +50,10 @@ IMAGE_OPERATORS = {
     "aten.convolution.default": ImageOperator((0,), 1, (0,)),
     # (grad_output, input, weight) -> gradients of input, weight and bias
     "aten.convolution_backward.default": ImageOperator((0, 1), 2, (0,), (1,)),
+    # (input, packed weight, bias) -> output
+    "mkldnn._convolution_pointwise.default": ImageOperator((0,), None, (0,)),
+    # (input, summand, packed weight, bias) -> output
+    "mkldnn._convolution_pointwise.binary": ImageOperator((0, 1), None, (0,)),
 }
 """Operators with free images, by name: convolutions over two axes."""
 
@@ -60,10 +70,10 @@ def takes_any_strides(node: Node) -> bool:
 def image_operator(node: Node, types: Mapping[int, TensorType]) -> ImageOperator | None:
     """The free images of a node; None if it has none."""
     found = IMAGE_OPERATORS.get(str(node.attr("op"))) if node.op == "extern" else None
-    if found is None or len(node.args) <= max(*found.images, found.weight):
+    if found is None or len(node.args) <= max(found.laid_out):
         return None
     values = operands(node)
-    ranks = {types[values[number]].rank for number in (*found.images, found.weight)}
+    ranks = {types[values[number]].rank for number in found.laid_out}
     return found if ranks == {_IMAGE_RANK} else None
 
 

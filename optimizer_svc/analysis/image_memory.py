@@ -116,7 +116,11 @@ def stored_outputs(graph: Graph) -> Iterator[tuple[int, int, TensorType]]:
 def _weights(facts: GraphFacts, operators: Mapping[int, ImageOperator]) -> dict[int, Frame]:
     """The weights of convolutions, which permute like images."""
     nodes = facts.graph.nodes
-    weights = (operands(nodes[n])[operator.weight] for n, operator in operators.items())
+    weights = (
+        operands(nodes[n])[operator.weight]
+        for n, operator in operators.items()
+        if operator.weight is not None
+    )
     return dict.fromkeys(weights, WEIGHT_FRAME)
 
 

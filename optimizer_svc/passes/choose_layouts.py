@@ -105,7 +105,7 @@ class _Chooser:
         """Adds the costs of an operator: its own, and those of copies of its operands."""
         values = operands(node)
         self._costs.add_node(step)
-        for number in (*operator.images, operator.weight):
+        for number in operator.laid_out:
             found = self._images.memory(values[number])
             if found.free is not None:
                 self._costs.add_if_different(step, found.free, self._copy(values[number]))
@@ -117,7 +117,9 @@ class _Chooser:
             if value in self._images.free:
                 self._costs.add_if_different(step, value, FOREVER)
         captured = _captured(self._images, node, operator)
-        if self._is_fixed(values, operator):
+        if operator.weight is None:
+            self._costs.add(step, label=False, cost=FOREVER)
+        elif self._is_fixed(values, operator):
             self._costs.add(step, label=not captured, cost=FOREVER)
         saves, costs = self._own_costs(node, operator)
         self._costs.add(step, label=False, cost=saves + int(captured))
@@ -134,6 +136,8 @@ class _Chooser:
     def _own_costs(self, node: Node, operator: ImageOperator) -> tuple[int, int]:
         """What channels last saves within the framework's operator, and what it costs there."""
         gains, types, values = self._gains, self._facts.types, operands(node)
+        if operator.weight is None:
+            return 0, 0
         image, weight = types[values[operator.images[-1]]], types[values[operator.weight]]
         given = types[values[0]] if operator.weight_results else node.types[0]
         if gains is None or not image.dtype.is_float or image.dtype.itemsize_bytes > 4:
@@ -217,7 +221,7 @@ class _Chooser:
         labels: Mapping[Hashable, bool],
     ) -> Iterator[tuple[tuple[int, int], Index]]:
         is_last = labels[_Step(position)]
-        for number in (*operator.images, operator.weight):
+        for number in operator.laid_out:
             value = operands(node)[number]
             found = self._images.memory(value)
             here = found.is_last if found.free is None else labels[found.free]
@@ -228,6 +232,8 @@ class _Chooser:
         self, node: Node, operator: ImageOperator, *, is_last: bool
     ) -> Iterator[tuple[int, Index]]:
         """The gradients of weights, which have the layout of the images."""
+        if operator.weight is None:
+            return
         weight = operands(node)[operator.weight]
         for number in operator.weight_results:
             if number < len(node.results) and node.types[number].rank == len(

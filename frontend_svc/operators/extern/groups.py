@@ -39,6 +39,12 @@ send_to_framework(
         is_contraction=True,
     ),
     ExternGroup(
+        "packed weight",
+        "the framework's library has packed the weight of a frozen model",
+        ("mkldnn._convolution_pointwise.*", "mkldnn._linear_pointwise.default"),
+        is_contraction=True,
+    ),
+    ExternGroup(
         "attention",
         "the framework's fused kernel computes it",
         _aten(

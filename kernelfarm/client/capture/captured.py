@@ -62,7 +62,8 @@ class CapturedGraph:
     arguments, or a tensor that the module holds. `nodes` has one entry for each node of the graph:
     the traced node, or its replacement after a warm start. `module_outputs` are the module's return
     values in order. `negated` are the positions of arguments whose memory has the opposite sign
-    (torch's lazy negation, as of the imaginary part of a conjugate).
+    (torch's lazy negation, as of the imaginary part of a conjugate). `packed` are the positions of
+    arguments in a layout of the framework's library: only its operators read them.
     """
 
     graph: Graph
@@ -71,6 +72,7 @@ class CapturedGraph:
     device: torch.device
     module_outputs: tuple[ModuleOutput, ...]
     negated: frozenset[int] = frozenset()
+    packed: frozenset[int] = frozenset()
 
     @property
     def is_trivial(self) -> bool:

@@ -19,7 +19,11 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputKind, OutputKind
 from torch.fx.traceback import preserve_node_meta
 
-from kernelfarm.client.capture.captured import CapturedGraph, UnsupportedGraphError
+from kernelfarm.client.capture.captured import (
+    CapturedGraph,
+    TracedModule,
+    UnsupportedGraphError,
+)
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.pytorch import private
@@ -65,7 +69,9 @@ class ExportedModel:
 
         The program has updated the model's mutated arguments in place; this marks them as changed.
         """
-        changed = [args[index] for index in _written(self.program.graph_signature).values()]
+        changed = [
+            args[index] for index in written_arguments(self.program.graph_signature).values()
+        ]
         torch.autograd.graph.increment_version(t for t in changed if not t.is_inference())
         return pytree.tree_unflatten(flat, self.program.call_spec.out_spec)
 
@@ -134,15 +140,18 @@ def read_exported(program: ExportedProgram) -> ExportedModel:
     for out in signature.output_specs:
         if out.kind is not OutputKind.USER_OUTPUT and out.kind not in mutations:
             raise UnsupportedGraphError(f"output {out.arg.name} is a {out.kind.name}")
+    return ExportedModel(program, capture_exported(program, program.graph_module))
+
+
+def capture_exported(program: ExportedProgram, module: TracedModule) -> CapturedGraph:
+    """The captured graph of a program's graph, or of one with the same arguments and outputs."""
+    signature = program.graph_signature
     names = [str(spec.target or spec.arg.name) for spec in signature.input_specs]
     # Clients of exported graphs may be without the framework: the graph has all outputs.
-    captured = capture(
-        program.graph_module, names=names, written=_written(signature), copies_arguments=True
-    )
-    return ExportedModel(program, captured)
+    return capture(module, names=names, written=written_arguments(signature), copies_arguments=True)
 
 
-def _written(signature: ExportGraphSignature) -> dict[int, int]:
+def written_arguments(signature: ExportGraphSignature) -> dict[int, int]:
     """Maps each output that is stored in an argument to the argument's position."""
     by_name = {spec.arg.name: index for index, spec in enumerate(signature.input_specs)}
     by_target = {str(spec.target): index for index, spec in enumerate(signature.input_specs)}

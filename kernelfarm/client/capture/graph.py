@@ -61,6 +61,12 @@ IGNORED_OPS = frozenset({"aten._assert_tensor_metadata.default"})
 KNOWN_EFFECTS = frozenset({"aten._linalg_check_errors.default"})
 """Operators without results that must run: extern steps, ordered by a token."""
 
+FOLDED = "kernelfarm_folded"
+"""Marks an argument that a frozen graph does not read: what it needs of it is another argument."""
+
+PACKED = "kernelfarm_packed"
+"""Marks an argument in a layout of the framework's library, which its operators alone read."""
+
 _BAGS = torch.ops.aten._embedding_bag.default
 _UNUSED = TensorType(DType.F32, (), ())
 """The type of a result that is not a tensor, or that no node uses."""
@@ -117,6 +123,7 @@ class _Capture:
         self._hints: list[NodeHint] = []
         self._position = 0
         self._negated: set[int] = set()
+        self._packed: set[int] = set()
 
     def run(self) -> CapturedGraph:
         read_from_makers(self._module.graph, self._makers)
@@ -167,6 +174,7 @@ class _Capture:
             self._values.device(),
             outputs.module_outputs,
             frozenset(self._negated),
+            frozenset(self._packed),
         )
 
     def _check_symbols_have_sources(self, needed: set[str]) -> None:
@@ -184,10 +192,14 @@ class _Capture:
         if any(user.target is with_effects and user.args[0] is node for user in node.users):
             self._token(node)
             return
+        if node.meta.get(FOLDED):
+            return
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             if value.is_neg():
                 self._negated.add(self._position)
+            if node.meta.get(PACKED):
+                self._packed.add(self._position)
             kind = self._values.tensor_type(value)
             self._add_input(Input(self._values.number(node), kind, self._name_of(node)))
         elif isinstance(value, torch.SymInt):

@@ -22,10 +22,14 @@ from kernelfarm.client.settings import ClientSettings
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """The options of `torch.compile(..., options={...})`, checked."""
+    """The options of `torch.compile(..., options={...})`, checked.
+
+    `is_frozen`: the user promises that parameters and buffers do not change.
+    """
 
     settings: ClientSettings
     compiled: CompileOptions
+    is_frozen: bool = False
 
 
 @dataclass(frozen=True, slots=True)

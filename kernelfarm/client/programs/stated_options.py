@@ -44,13 +44,25 @@ def with_mode(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, 
 
 def stated_settings(options: Mapping[str, Any]) -> dict[str, Any]:
     """The settings among the options."""
-    known = {*_SETTINGS, "strict", "deterministic", "fallback_random", "products"}
+    known = {*_SETTINGS, "strict", "deterministic", "fallback_random", "products", "freezing"}
     unknown = sorted(set(options) - known)
     if unknown:
         raise CallerError(f"options {unknown}; expected some of {sorted(known)}")
     stated = {key: options[key] for key in _SETTINGS if key in options}
     if "strict" in options:
         stated["mode"] = "strict" if options["strict"] else "wait"
+    return stated
+
+
+def is_frozen(options: Mapping[str, Any]) -> bool:
+    """True if the options state that parameters and buffers do not change.
+
+    Raises:
+        CallerError: `freezing` is neither true nor false.
+    """
+    stated = options.get("freezing", False)
+    if not isinstance(stated, bool):
+        raise CallerError(f"freezing {stated!r}; expected True or False")
     return stated
 
 

@@ -320,6 +320,36 @@ def _module(name: str) -> ModuleType:
         return import_module(name)
 
 
+class PackedOperators(NamedTuple):
+    """oneDNN's operators that take packed weights, and those that pack them.
+
+    `convolution_sum` adds another image to the result of a convolution. `types` are the element
+    types that this processor computes with.
+    """
+
+    convolution: OpOverload
+    convolution_sum: OpOverload
+    linear: OpOverload
+    pack_convolution: OpOverload
+    pack_linear: OpOverload
+    types: frozenset[torch.dtype]
+
+
+def packed_operators() -> PackedOperators | None:
+    """oneDNN's operators with packed weights; None if PyTorch lacks oneDNN or must not use it."""
+    if not (_imported("_has_mkldnn") and torch.backends.mkldnn.enabled):
+        return None
+    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return PackedOperators(
+        torch.ops.mkldnn._convolution_pointwise.default,
+        torch.ops.mkldnn._convolution_pointwise.binary,
+        torch.ops.mkldnn._linear_pointwise.default,
+        torch.ops.mkldnn._reorder_convolution_weight.default,
+        torch.ops.mkldnn._reorder_linear_weight.default,
+        frozenset({torch.float32, torch.bfloat16} if has_bf16 else {torch.float32}),
+    )
+
+
 def schema_of(operator: OpOverload) -> torch.FunctionSchema:
     """An operator's schema: its name, arguments, returns, and which of them alias."""
     return operator._schema
@@ -362,6 +392,12 @@ def is_static_input(placeholder: fx.Node) -> bool:
     """True for a Dynamo graph's input that keeps its memory, such as a parameter or a buffer."""
     facts = placeholder.meta.get("tensor_dict", {})
     return facts.get("_dynamo_static_input_type") is not None
+
+
+def is_parameter_or_buffer(placeholder: fx.Node) -> bool:
+    """True for a Dynamo graph's input that is a parameter or a buffer of a module."""
+    facts = placeholder.meta.get("tensor_dict", {})
+    return bool(facts.get("_dynamo_static_input_type") == "unguarded")
 
 
 def can_record_in_this_thread() -> bool:

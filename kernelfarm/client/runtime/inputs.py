@@ -52,6 +52,11 @@ class InputReader:
         self._is_cpu = captured.device.type == "cpu"
         self._is_checked = is_checked
         self._pick = self._picker()
+        # A packed tensor has no strides, and only operators that packed it for themselves read it.
+        packed = captured.packed
+        self._strided = [i for i, index in enumerate(self._positions) if index not in packed]
+        self._expected = [self._strides[i] for i in self._strided]
+        self._has_packed = len(self._strided) != len(self._positions)
         negated = captured.negated
         self._negated = [i for i, index in enumerate(self._positions) if index in negated]
         # Tensors without axes may be on the CPU; Dynamo passes all others on the right device.
@@ -69,8 +74,10 @@ class InputReader:
         for number in self._may_lie_elsewhere:
             if tensors[number].device != self._device:
                 tensors[number] = tensors[number].to(self._device)
-        if self._is_checked or [tensor.stride() for tensor in tensors] != self._strides:
-            tensors = [self._laid_out(i, tensor) for i, tensor in enumerate(tensors)]
+        strided = [tensors[i] for i in self._strided] if self._has_packed else tensors
+        if self._is_checked or [tensor.stride() for tensor in strided] != self._expected:
+            for number in self._strided:
+                tensors[number] = self._laid_out(number, tensors[number])
         return tensors
 
     def layouts(self) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

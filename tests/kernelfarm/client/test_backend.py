@@ -11,7 +11,6 @@ import torch
 
 from examples.real_inputs import g, h
 from kernelfarm.client import counters, torch_backend
-from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import CallerError, UnavailableError
 
@@ -99,20 +98,6 @@ def test_no_garbage_is_collected_while_a_graph_is_traced(endpoint):
     assert collected
     assert not any(collected)
     assert gc.isenabled()
-
-
-@pytest.fixture
-def requests_made(monkeypatch):
-    """Targets of the requests that this process makes, as it makes them."""
-    made: list[list[str]] = []
-    ask = FarmClient.compile
-
-    def counted(self, graph, targets, **options):
-        made.append(list(targets))
-        return ask(self, graph, targets, **options)
-
-    monkeypatch.setattr(FarmClient, "compile", counted)
-    return made
 
 
 def test_without_a_farm_models_run_eager_with_one_warning():

@@ -81,6 +81,21 @@ def test_weights_whose_strides_look_channels_last_make_the_result_so() -> None:
     assert found.strides[3] == sizes(4096, 1, 256, 16)
 
 
+def test_packed_weights_make_images_channels_last_and_are_never_copied() -> None:
+    packed = TWO_CONVOLUTIONS.replace("aten.convolution", "mkldnn._convolution_pointwise")
+    for target in ("cpu:x86-64-v4", "rocm:gfx942"):
+        found = _chosen(packed, target)
+        assert found.strides[3] == found.strides[4] == sizes(4096, 1, 256, 16)
+        assert found.strides[5] == sizes(2048, 1, 128, 8)
+        assert {*found.copies} == {(0, 0)}  # the program's input
+    summed = packed.replace("extern(%4, %2;", "extern(%4, %0, %2;")
+    summed = summed.replace(
+        '1, op="mkldnn._convolution_pointwise.default',
+        '1, op="mkldnn._convolution_pointwise.binary',
+    )
+    assert {*_chosen(summed, "cpu:x86-64-v4").copies} == {(0, 0), (2, 1)}
+
+
 BACKWARD = """\
 graph prims 1
 %0: f32[2, 64, 64, 64]@[262144, 1, 4096, 64] = input "gradient"

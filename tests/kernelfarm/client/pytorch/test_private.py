@@ -101,7 +101,9 @@ def declared_names() -> set[str]:
     for node in ast.walk(tree):
         name = (dotted(node) or "") if isinstance(node, ast.Attribute) else ""
         _, _, last = name.rpartition(".")
-        if name.startswith("torch.") and is_private(f"torch.{last}") and last != "_C":
+        is_operator = name.startswith("torch.ops.")
+        is_listed = is_private(f"torch.{last}") and last != "_C" and not is_operator
+        if name.startswith("torch.") and is_listed:
             names.add(last)
     return names
 

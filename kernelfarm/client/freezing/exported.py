@@ -1,0 +1,38 @@
+"""Freezes an exported program: its parameters and buffers do not change."""
+
+from __future__ import annotations
+
+from torch.export.graph_signature import InputKind
+
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.capture.exported import ExportedModel, capture_exported, written_arguments
+from kernelfarm.client.freezing.constants import FrozenConstants
+from kernelfarm.client.freezing.frozen_graph import freeze_graph
+from kernelfarm.client.freezing.spread_layouts import NotFrozenError
+from kernelfarm.errors import CallerError
+
+_FROZEN = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+
+
+def freeze_exported(exported: ExportedModel) -> tuple[CapturedGraph, FrozenConstants | None]:
+    """The captured graph of a frozen model, and its constants, which calls pass behind the rest.
+
+    A buffer that the model writes is not frozen.
+
+    Raises:
+        CallerError: the model cannot be frozen.
+    """
+    program = exported.program
+    written = set(written_arguments(program.graph_signature).values())
+    parameters = [
+        position
+        for position, spec in enumerate(program.graph_signature.input_specs)
+        if spec.kind in _FROZEN and position not in written
+    ]
+    try:
+        frozen = freeze_graph(program.graph_module, parameters)
+    except NotFrozenError as reason:
+        raise CallerError(f"freezing: {reason}") from reason
+    if frozen is None:
+        return exported.captured, None
+    return capture_exported(program, frozen.module), FrozenConstants(frozen)

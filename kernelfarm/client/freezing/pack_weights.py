@@ -1,0 +1,282 @@
+"""Replaces convolutions and products by oneDNN's operators with packed weights.
+
+oneDNN orders a packed weight for its kernels once; with a plain weight it does so in each call. Its
+operators also apply an activation, and a convolution adds another image, before they store a
+result. Packed convolutions take and give images channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx
+
+from kernelfarm.client.capture.graph import PACKED
+from kernelfarm.client.freezing.values import FrozenValues, argument, sole_user, value_of
+from kernelfarm.client.pytorch.private import PackedOperators
+
+LEAST_ELEMS = 4096
+"""A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
+
+_aten = torch.ops.aten
+_IMAGE_RANK = 4
+
+
+class Activation(NamedTuple):
+    """An activation as oneDNN's operators name it."""
+
+    name: str = "none"
+    numbers: tuple[float, ...] = ()
+    algorithm: str = ""
+
+
+_PLAIN: dict[Any, str] = {
+    _aten.relu.default: "relu",
+    _aten.sigmoid.default: "sigmoid",
+    _aten.tanh.default: "tanh",
+    _aten.silu.default: "swish",
+    _aten.hardswish.default: "hardswish",
+    _aten.hardsigmoid.default: "hardsigmoid",
+}
+
+
+class _Convolution(NamedTuple):
+    """The arguments of a convolution that can be packed."""
+
+    image: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+
+class _Product(NamedTuple):
+    """A product with a frozen matrix; `is_turned`: the weight is (columns, inner)."""
+
+    rows: fx.Node
+    weight: fx.Node
+    bias: fx.Node | None
+    is_turned: bool
+
+
+def pack_weights(values: FrozenValues, operators: PackedOperators) -> dict[fx.Node, torch.Tensor]:
+    """Packs the weights of a graph.
+
+    Returns the new nodes, with the values without data of what they replace.
+    """
+    replaced: dict[fx.Node, torch.Tensor] = {}
+    for node in [*values.graph.nodes]:
+        convolution = _convolution(values, node, operators.types)
+        product = _product(values, node, operators.types)
+        if convolution is not None:
+            made, before = _pack_convolution(values, operators, node, convolution)
+        elif product is not None:
+            made, before = _pack_product(values, operators, node, product)
+        else:
+            continue
+        replaced[made] = before
+    return replaced
+
+
+def packed_convolution_weight(
+    pack: Callable[..., torch.Tensor],
+    weight: torch.Tensor,
+    arguments: tuple[Any, ...],
+) -> torch.Tensor:
+    """A convolution's weight in oneDNN's order.
+
+    Shapes: weight: (channels, channels of a group, height, width).
+    """
+    return pack(weight.contiguous(), *arguments)
+
+
+def packed_matrix(
+    pack: Callable[..., torch.Tensor], weight: torch.Tensor, rows: int | None, is_turned: bool
+) -> torch.Tensor:
+    """A product's right factor in oneDNN's order.
+
+    Shapes: weight: (inner, columns), or (columns, inner) if it is turned.
+    """
+    return pack((weight if is_turned else weight.t()).contiguous(), rows)
+
+
+def _convolution(
+    values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]
+) -> _Convolution | None:
+    if node.target is not _aten.convolution.default:
+        return None
+    args: Any = node.args
+    image, weight, bias, stride, padding, dilation, transposed, _, groups = args
+    if transposed or weight not in values or not (bias is None or values.is_static(bias)):
+        return None
+    found = _Convolution(
+        image, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups
+    )
+    operands = [value_of(n) for n in (image, weight, bias) if n is not None]
+    if value_of(image).dim() != _IMAGE_RANK or not _have_one_type(operands, types):
+        return None
+    return found
+
+
+def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]) -> _Product | None:
+    found = _product_arguments(node)
+    if found is None or found.weight not in values:
+        return None
+    operands = [value_of(n) for n in (found.rows, found.weight, found.bias) if n is not None]
+    if not _have_one_type(operands, types) or operands[1].numel() < LEAST_ELEMS:
+        return None
+    if found.bias is not None and (operands[2].dim() != 1 or found.bias not in values):
+        return None
+    columns = operands[1].shape[0 if found.is_turned else 1]
+    is_whole = found.bias is None or operands[2].shape[0] == columns
+    return found if is_whole and operands[1].dim() == 2 else None
+
+
+def _product_arguments(node: fx.Node) -> _Product | None:
+    args: Any = node.args
+    if node.target is _aten.mm.default and not node.kwargs:
+        return _Product(args[0], args[1], None, is_turned=False)
+    if node.target is _aten.addmm.default and not node.kwargs:
+        return _Product(args[1], args[2], args[0], is_turned=False)
+    if node.target is _aten.linear.default:
+        return _Product(args[0], args[1], argument(node, 2, "bias"), is_turned=True)
+    return None
+
+
+def _have_one_type(operands: Sequence[torch.Tensor], types: frozenset[torch.dtype]) -> bool:
+    found = {operand.dtype for operand in operands}
+    on_cpu = all(operand.device.type == "cpu" for operand in operands)
+    return on_cpu and len(found) == 1 and found <= types
+
+
+def _pack_convolution(
+    values: FrozenValues, operators: PackedOperators, node: fx.Node, found: _Convolution
+) -> tuple[fx.Node, torch.Tensor]:
+    graph = values.graph
+    shape = value_of(found.image).shape
+    sizes = list(shape) if all(isinstance(extent, int) for extent in shape) else None
+    geometry = (found.padding, found.stride, found.dilation, found.groups)
+    with graph.inserting_before(node):
+        weight = _packed(
+            values,
+            packed_convolution_weight,
+            (operators.pack_convolution, found.weight, (*geometry, sizes)),
+            found.weight,
+        )
+    chain, other = [node], _summand(node, found)
+    if other is not None:
+        chain.append(next(iter(node.users)))
+    activation, user = _activation_of(chain[-1])
+    if user is not None and (other is None or activation.name == "relu"):
+        chain.append(user)
+    else:
+        activation = Activation()
+    numbers = list(activation.numbers)
+    operands = (weight, found.bias, *geometry)
+    with graph.inserting_before(chain[-1]):
+        if other is None:
+            made = graph.call_function(
+                operators.convolution,
+                (found.image, *operands, activation.name, numbers, activation.algorithm),
+            )
+        else:
+            unary = "relu" if activation.name == "relu" else None
+            made = graph.call_function(
+                operators.convolution_sum,
+                (found.image, other, *operands, "add", None, unary, numbers, None),
+            )
+    before: torch.Tensor = value_of(chain[-1])
+    with values.mode:
+        made.meta["val"] = torch.empty_like(before, memory_format=torch.channels_last)
+    _replace(graph, chain, made)
+    return made, before
+
+
+def _pack_product(
+    values: FrozenValues, operators: PackedOperators, node: fx.Node, found: _Product
+) -> tuple[fx.Node, torch.Tensor]:
+    graph = values.graph
+    shape = value_of(found.rows).shape[:-1]
+    rows = 1 if all(isinstance(extent, int) for extent in shape) else None
+    for extent in shape if rows else ():
+        rows *= extent
+    with graph.inserting_before(node):
+        weight = _packed(
+            values,
+            packed_matrix,
+            (operators.pack_linear, found.weight, rows, found.is_turned),
+            found.weight,
+        )
+    activation, user = _activation_of(node)
+    chain = [node] if user is None else [node, user]
+    numbers = list(activation.numbers)
+    with graph.inserting_before(chain[-1]):
+        made = graph.call_function(
+            operators.linear,
+            (found.rows, weight, found.bias, activation.name, numbers, activation.algorithm),
+        )
+    before: torch.Tensor = value_of(chain[-1])
+    made.meta["val"] = values.empty(before.shape, before.dtype)
+    _replace(graph, chain, made)
+    return made, before
+
+
+def _packed(
+    values: FrozenValues, function: Callable[..., Any], args: tuple[Any, ...], weight: fx.Node
+) -> fx.Node:
+    """A node for a packed weight; its type is that of the plain weight, row-major."""
+    value = value_of(weight)
+    made = values.call(function, args, values.empty(value.shape, value.dtype))
+    made.meta[PACKED] = True
+    return made
+
+
+def _pair(numbers: Sequence[int]) -> list[int]:
+    """A number for each axis: one number stands for both."""
+    return [*numbers, *numbers] if len(numbers) == 1 else [*numbers]
+
+
+def _summand(node: fx.Node, found: _Convolution) -> fx.Node | None:
+    """The image that the only user of a convolution adds to it."""
+    user = sole_user(node)
+    if user is None or user.target is not _aten.add.Tensor or user.kwargs or found.groups != 1:
+        return None
+    pair: Any = user.args
+    others = [item for item in pair if item is not node]
+    if len(others) != 1 or not isinstance(others[0], fx.Node):
+        return None
+    other, own = value_of(others[0]), value_of(node)
+    is_alike = isinstance(other, torch.Tensor) and other.dtype is own.dtype
+    return others[0] if is_alike and other.shape == own.shape else None
+
+
+def _activation_of(node: fx.Node) -> tuple[Activation, fx.Node | None]:
+    """The activation that the only user of a value applies, and that user."""
+    user = sole_user(node)
+    found = None if user is None else _activation(user)
+    return (Activation(), None) if found is None else (found, user)
+
+
+def _activation(node: fx.Node) -> Activation | None:
+    if node.target in _PLAIN:
+        return Activation(_PLAIN[node.target])
+    if node.target is _aten.gelu.default:
+        return Activation("gelu", (), str(argument(node, 1, "approximate", "none")))
+    if node.target is _aten.leaky_relu.default:
+        return Activation("leaky_relu", (argument(node, 1, "negative_slope", 0.01),))
+    if node.target is _aten.hardtanh.default:
+        low, high = argument(node, 1, "min_val", -1), argument(node, 2, "max_val", 1)
+        return Activation("hardtanh", (low, high))
+    return None
+
+
+def _replace(graph: fx.Graph, chain: Sequence[fx.Node], made: fx.Node) -> None:
+    """Replaces a chain of nodes, of which each is the only user of the one before, by a node."""
+    made.meta["stack_trace"] = chain[0].meta.get("stack_trace")
+    chain[-1].replace_all_uses_with(made)
+    for node in reversed(chain):
+        graph.erase_node(node)

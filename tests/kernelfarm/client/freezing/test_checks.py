@@ -1,0 +1,121 @@
+"""Models that cannot be frozen, and models that the farm compiles frozen."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import kernelfarm
+from kernelfarm.client import counters
+from kernelfarm.client.freezing.constants import FrozenWarning
+from kernelfarm.client.programs.eager import KernelfarmWarning
+from kernelfarm.client.pytorch.private import aot_compiled
+from kernelfarm.errors import CallerError
+
+
+def compiled(model: Any, **options: Any) -> Any:
+    stated = {"strict": True, "freezing": True, **options}
+    return torch.compile(model, backend="kernelfarm", options=stated)
+
+
+def refusal(function: Any, *args: Any) -> str:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        function(*args)
+    assert isinstance(caught.value.inner_exception, CallerError)
+    return str(caught.value.inner_exception)
+
+
+@pytest.mark.parametrize("layer", [nn.BatchNorm1d(4), nn.Dropout(0.5)])
+def test_a_model_in_training_mode_is_refused(layer: nn.Module) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), layer).train()
+    with torch.no_grad():
+        assert "model.eval()" in refusal(compiled(model), torch.randn(2, 4))
+
+
+def test_a_model_that_needs_gradients_is_refused() -> None:
+    assert "torch.no_grad()" in refusal(compiled(nn.Linear(4, 4)), torch.randn(2, 4))
+
+
+def test_a_package_of_a_frozen_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELFARM_PACKAGES", "trusted")
+    with pytest.raises(CallerError, match="freezing: a package"):
+        kernelfarm.packaged(nn.Linear(4, 4), options={"freezing": True})
+    call = torch.compile(
+        nn.Linear(4, 4), backend="kernelfarm", options={"freezing": True}, fullgraph=True
+    )
+    with torch.no_grad(), pytest.raises(Exception, match="freezing: a package cannot hold"):
+        aot_compiled(call, (torch.randn(2, 4),), {})
+
+
+def test_the_option_is_true_or_false(endpoint: str) -> None:
+    assert "expected True or False" in refusal(
+        compiled(nn.Linear(4, 4), freezing="yes"), torch.randn(2, 4)
+    )
+
+
+def test_a_graph_that_is_not_frozen_runs_with_a_warning(endpoint: str) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return x + self.calls
+
+    fast, x = compiled(Counting()), torch.zeros(2)
+    with torch.no_grad(), pytest.warns(FrozenWarning, match="an input that is written"):
+        assert [fast(x)[0].item() for _ in range(2)] == [1, 2]
+
+
+def test_the_farm_compiles_a_frozen_model_and_other_weights_use_its_program(
+    endpoint: str, requests_made: list[Any]
+) -> None:
+    counters.reset()
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        torch._dynamo.reset()
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(576, 40)
+        ).eval()
+        x = torch.randn(2, 3, 8, 8)
+        with torch.no_grad():
+            found = compiled(model)(x)
+            exact = copy.deepcopy(model).double()(x.double())
+        assert (found - exact).abs().max() < 1e-6 * exact.abs().max() * 4
+    assert counters.snapshot()["frozen.folded"] == 2
+    assert len(requests_made) == 1
+
+
+def test_an_exported_model_is_frozen(endpoint: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Hardswish()).eval()
+    x = torch.randn(2, 3, 8, 8)
+    frozen = kernelfarm.compile(model, (x,), is_frozen=True)
+    assert next(node.op for node in frozen.graph.nodes) == "mkldnn._convolution_pointwise.default"
+    torch.testing.assert_close(frozen(x), model(x))
+    with pytest.raises(CallerError, match="expected processors"):
+        kernelfarm.compile(model, (x,), targets=["cuda:sm_90a"], is_frozen=True)
+
+
+def test_a_frozen_program_takes_batches_of_any_size(endpoint: str) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(576, 40)).eval()
+    fast = torch.compile(
+        model, backend="kernelfarm", dynamic=True, options={"strict": True, "freezing": True}
+    )
+    counters.reset()
+    with torch.no_grad():
+        for batch in (2, 3, 5):
+            x = torch.randn(batch, 3, 8, 8)
+            torch.testing.assert_close(fast(x), model(x))
+    assert counters.snapshot()["traced.short"] == 1
+
+
+def test_without_a_farm_a_frozen_model_runs_eager() -> None:
+    model, x = nn.Linear(80, 90), torch.randn(3, 80)
+    fast = compiled(model, endpoint="127.0.0.1:9", strict=False)
+    with torch.no_grad(), pytest.warns(KernelfarmWarning):
+        torch.testing.assert_close(fast(x), model(x))

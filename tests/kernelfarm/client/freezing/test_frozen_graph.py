@@ -1,0 +1,133 @@
+"""What is computed once from the parameters of a model, and what its calls compute."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from kernelfarm.client.freezing.fold_norms import scaled_weight
+from kernelfarm.client.freezing.values import LARGE_BYTES
+from kernelfarm.ir.graph_ir import Constant
+from tests.support.frozen_calls import FrozenCalls
+
+CONVOLUTION = "mkldnn._convolution_pointwise.default"
+SUM = "mkldnn._convolution_pointwise.binary"
+LINEAR = "mkldnn._linear_pointwise.default"
+
+
+class Images(nn.Module):
+    """Convolutions with norms and activations, a residual, and two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, bias=False), _norm(16), nn.ReLU())
+        self.second = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), _norm(16, affine=False))
+        self.third = nn.Sequential(nn.Conv2d(16, 16, 5, groups=16), _norm(16), nn.Hardswish())
+        self.last = nn.Conv2d(16, 8, 1)
+        self.wide, self.narrow = nn.Linear(8 * 11 * 11, 64), nn.Linear(64, 70, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Shapes: (n, 3, 32, 32) -> (n, 70), (n, 8, 11, 11)."""
+        x = self.first(x)
+        x = functional.relu(x + self.second(x))
+        image = functional.leaky_relu(self.last(self.third(x)), 0.2)
+        return self.narrow(functional.gelu(self.wide(image.flatten(1)))), image
+
+
+def _norm(channels: int, **options: bool) -> nn.BatchNorm2d:
+    norm = nn.BatchNorm2d(channels, **options)
+    norm.running_mean.normal_(std=0.5)
+    norm.running_var.uniform_(0.2, 3)
+    if norm.affine:
+        norm.weight.data.uniform_(-2, 2)
+        norm.bias.data.normal_()
+    return norm
+
+
+def test_norms_are_folded_and_activations_and_sums_are_steps_of_the_library() -> None:
+    torch.manual_seed(0)
+    model, x = Images().eval(), torch.randn(2, 3, 32, 32)
+    calls = FrozenCalls(model)
+    found, exact = calls(x), copy.deepcopy(model).double()(x.double())
+    for ours, eager, wide in zip(found, model(x), exact, strict=True):
+        assert ours.stride() == eager.stride()
+        assert (ours - wide).abs().max() < 4e-6 * wide.abs().max()  # f32 sums of 968 products
+    used = [target for target in calls.targets if "clone" not in target]
+    expected = [CONVOLUTION, SUM, CONVOLUTION, CONVOLUTION, "aten.view.default", LINEAR, LINEAR]
+    assert used == expected
+
+
+@pytest.mark.parametrize("activation", ["relu6", "silu", "sigmoid", "tanh", "hardsigmoid", "gelu"])
+def test_each_activation_of_the_library_is_the_one_of_the_model(activation: str) -> None:
+    torch.manual_seed(0)
+    layer, function = nn.Conv2d(4, 6, 3), getattr(functional, activation)
+    calls, x = FrozenCalls(lambda x: function(layer(x))), torch.randn(2, 4, 9, 9) * 4
+    torch.testing.assert_close(calls(x), function(layer(x)), atol=2e-6, rtol=2e-6)
+    assert CONVOLUTION in calls.targets
+    assert not any(activation in target for target in calls.targets)
+
+
+def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
+    torch.manual_seed(0)
+    layer, norm = nn.Conv2d(4, 8, 3, bias=False), _norm(8)
+    model = nn.Sequential(layer, norm).eval()
+    calls, x = FrozenCalls(model), torch.randn(2, 4, 9, 9)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, eager = calls(x), model(x)
+    assert found.dtype is torch.bfloat16
+    torch.testing.assert_close(found, eager, atol=0.02, rtol=0.02)
+    assert calls.targets[:2] == ["aten._to_copy.default", CONVOLUTION]
+    assert calls.targets.count("aten._to_copy.default") == 1  # of the image, not of the weight
+    once = calls.frozen[-1].fold.graph.find_nodes(op="call_function", target=scaled_weight)
+    assert [node.args[0].op for node in once] == ["placeholder"]
+
+
+def test_what_parameters_alone_determine_is_computed_once() -> None:
+    table, index = nn.Parameter(torch.randn(50, 4)), torch.arange(6).reshape(2, 3)
+    model = nn.Module()
+    model.table = table
+    model.register_buffer("index", index)
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        bias = functional.embedding(model.index, model.table).permute(2, 0, 1).exp()
+        return x + bias * math.pi + model.table.t()[:, :1, None]
+
+    calls, x = FrozenCalls(call), torch.randn(4, 2, 3)
+    torch.testing.assert_close(calls(x), call(x))
+    targets = calls.targets
+    assert not {"aten.embedding.default", "aten.exp.default", "aten.mul.Tensor"} & {*targets}
+    assert "aten.t.default" in targets  # a view costs nothing, and would hold memory
+
+
+def test_a_large_result_of_small_parameters_is_computed_in_each_call() -> None:
+    rows = nn.Parameter(torch.ones(1, 4))
+    extent = LARGE_BYTES // 16 + 1
+    calls = FrozenCalls(lambda x: (rows.expand(extent, 4) + 1).amax() + x)
+    torch.testing.assert_close(calls(torch.zeros(2)), torch.full((2,), 2.0))
+    assert calls.frozen == [None]
+
+
+def test_a_returned_constant_is_a_copy_that_its_caller_may_change() -> None:
+    weight = nn.Parameter(torch.ones(8))
+    calls, x = FrozenCalls(lambda x: (x + 1, weight.exp())), torch.zeros(2)
+    for _ in range(2):
+        _, made = calls(x)
+        torch.testing.assert_close(made, weight.exp())
+        made.zero_()
+
+
+def test_equal_models_with_other_weights_are_one_graph() -> None:
+    x, graphs = torch.randn(1, 3, 32, 32), []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        calls = FrozenCalls(Images().eval())
+        calls(x)
+        graphs += calls.captured
+    assert graphs[0] == graphs[1]
+    kinds = [source.kind for source in graphs[0].inputs]
+    assert not any(isinstance(kind, Constant) for kind in kinds)  # no value leaves the process
