@@ -1,10 +1,10 @@
-"""The pointwise prims behind a value, if nothing but they follow before the next stored value."""
+"""What follows a value in a graph: pointwise prims alone, or a reduction over its rows."""
 
 from __future__ import annotations
 
 from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts
+from optimizer_svc.analysis.graph_facts import REDUCE_OPS, VIEW_OPS, GraphFacts, ints_attr
 
 _MAX_VISITED = 64
 
@@ -32,3 +32,22 @@ def following_points(facts: GraphFacts, value: int) -> frozenset[int]:
             pending.extend(fresh)
             points.update(fresh if reader.op in SCALAR_OPS else ())
     return frozenset(points)
+
+
+def are_rows_reduced(facts: GraphFacts, value: int) -> bool:
+    """True if the first axis of a value, or of points that are computed from it, is reduced.
+
+    A kernel that computes sums of the value's own cannot compute such a reduction, too.
+    """
+    seen, pending = {value}, [value]
+    while pending and len(seen) <= _MAX_VISITED:
+        for position in facts.consumers.get(pending.pop(), ()):
+            spend()
+            reader = facts.graph.nodes[position]
+            if reader.op in REDUCE_OPS and 0 in ints_attr(reader, "dims"):
+                return True
+            if reader.op in SCALAR_OPS:
+                fresh = [result for result in reader.results if result not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return False

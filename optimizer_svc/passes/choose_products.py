@@ -23,7 +23,7 @@ from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.following_points import following_points
+from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
@@ -121,7 +121,7 @@ class _Chooser:
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
         if self._target.gpu is None:
-            return self._by_processor(found, rows, refused)
+            return self._by_processor(node, found, refused)
         if refused is not None:
             return refused
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
@@ -131,15 +131,15 @@ class _Chooser:
         return replace(found, slices=slices, is_tiled=rows is not ONE)
 
     def _by_processor(
-        self, found: Product, rows: Expr, by_rows: Refused | None
+        self, node: Node, found: Product, by_rows: Refused | None
     ) -> Product | Refused:
         """The product in tiles if their times are known, else in sums of its rows, if those exist.
 
         `by_rows` is why there are no sums of rows.
         """
-        kind = self._facts.types[found.weight]
+        kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _tiles_refuse(found, rows, kind, self._target)
-        unknown = refused or _refused(_expected_in_tiles(rows, kind, found, self._target))
+        unknown = refused or _refused(self._expected_in_tiles(node, found))
         tiled = replace(found, is_tiled=True)
         if unknown is None:
             return tiled
@@ -154,7 +154,7 @@ class _Chooser:
         kind = self._facts.types[product.weight]
         rows = node.types[0].shape[0]
         if product.is_tiled and self._target.gpu is None:
-            return _expected_in_tiles(rows, kind, product, self._target)
+            return self._expected_in_tiles(node, product)
         expected = _expected(rows.constant, kind, product, self._target)
         if isinstance(expected, Refused) or self._target.gpu is None:
             return expected
@@ -164,6 +164,19 @@ class _Chooser:
         saves = bool(points) and points.isdisjoint(self._computed)
         self._computed |= points
         return replace(expected, after=saves * launch)
+
+    def _expected_in_tiles(self, node: Node, product: Product) -> _Expected | Refused:
+        """The times of a product in tiles on a processor: of rows that lie in memory as such.
+
+        A gradient whose rows are summed for a bias is read twice if its product has a kernel.
+        """
+        view = self._facts.producers.get(product.x)
+        if view is not None and view.op == "permute":
+            return Refused("of a transposed matrix, for which kernels were not timed")
+        if are_rows_reduced(self._facts, node.results[0]):
+            return Refused("whose rows are summed, which needs another kernel")
+        kind, rows = self._facts.types[product.weight], node.types[0].shape[0]
+        return _expected_in_tiles(rows, kind, product, self._target)
 
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found

@@ -137,6 +137,39 @@ def test_amd_processors_compute_products_in_tiles_where_facts_say_that_they_are_
     assert not chosen(64, amd, n=256, k=512)
 
 
+@pytest.mark.parametrize(
+    ("changed", "added", "reason"),
+    [
+        (
+            "extern(%0, %5, %3;",
+            "%5: f32[32, 1024] = permute(%6; dims=[1, 0]) from [2]",
+            "transposed",
+        ),
+        ("", "%5: f32[384] = sum(%4; dims=[0]) from [2]", "rows are summed"),
+        ("", "%5: f32[32] = sum(%4; dims=[1]) from [2]", ""),
+    ],
+)
+def test_gradients_of_linear_layers_are_the_library_s(
+    changed: str, added: str, reason: str
+) -> None:
+    """Their operands are transposed, or another kernel sums their rows for a bias."""
+    amd = target_facts("cpu:x86-64-v4-amd")
+    *before, product, end = WIDE.splitlines()
+    if changed:
+        before.insert(4, '%6: f32[1024, 32]@[32, 1] = input "y"')
+        text = [*before, added, product.replace("extern(%0, %1, %3;", changed), end]
+    else:
+        text = [
+            *before,
+            product,
+            added,
+            end.replace("%4:", "%5: f32[" + added[8:].partition("]")[0] + "], %4:"),
+        ]
+    found = choose_products(parse_graph("\n".join(text) + "\n"), amd)
+    assert bool(found.by_result) == (not reason)
+    assert not reason or reason in found.notes[0]
+
+
 def test_a_request_for_kernels_gets_tiles_on_every_processor() -> None:
     for target, choice, count in (
         (V4, ProductChoice.OWN, 1),

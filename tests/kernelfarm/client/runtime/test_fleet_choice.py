@@ -22,8 +22,8 @@ from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import DeadlineError, KernelfarmError, UnavailableError
-from tests.kernelfarm.client.runtime.test_tuning import SimulatedDevice, added, compiled_for
 from tests.support.farm import Farm, wait_until
+from tests.support.simulated_device import SimulatedDevice, added, compiled_for
 
 KERNEL = TunedKernel(bytes(32), "a chip, driver 1", 3)
 COSTS_MS = {32: 3.0, 64: 1.0, 128: 2.0}

@@ -6,137 +6,30 @@ clock, which the timer reads.
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import triton
-import triton.language as tl
 
 from kernelfarm.client import counters
-from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer
-from kernelfarm.client.loaders.cpu import CpuLoader
-from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS, TimeLimit, fastest
 from kernelfarm.errors import UnavailableError
 from kernelfarm.ir.graph_ir import Arg
 from kernelfarm.ir.triton.node import check_node, key_arguments
-from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
-from tests.support.user_kernel_stand_ins import CompiledHere, StandIn, user_kernel_node
-
-_CONFIGS = [triton.Config({"BLOCK": block}, num_warps=block // 32) for block in (32, 64, 128)]
-
-
-def _source(sum_ptr, x_ptr, n, m, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + at, mask=at < n)
-    tl.store(sum_ptr + at, tl.load(sum_ptr + at, mask=at < n) + x, mask=at < n)
-
-
-add_to = triton.jit(_source)
-tuned = triton.autotune(configs=_CONFIGS, key=["n"], restore_value=["sum_ptr"])(add_to)
-
-
-class SimulatedDevice:
-    """A loader and timer of a device whose launches take stated times.
-
-    `costs_ms` has the time of a launch by the kernel's block; `refused` are blocks that the device
-    does not launch.
-    """
-
-    def __init__(self, costs_ms: dict[int, float], refused: Sequence[int] = ()) -> None:
-        self.costs_ms, self.refused = costs_ms, refused
-        self.block = ""
-        self.elapsed_ms = 0.0
-        self.launched: list[int] = []
-        self.seen: list[float] = []
-
-    def stands_in(self, kernel: UserKernel) -> LoadedVariant:
-        """The stand-in for a kernel: it adds like the kernel does, and takes its time."""
-        (block,) = (
-            int(str(param.value))
-            for param in kernel.params
-            if isinstance(param, FixedParam) and param.name == "BLOCK"
-        )
-
-        def add(pointers: Sequence[int], sizes: Sequence[int]) -> None:
-            n, *_, extent, _, _ = sizes
-            assert extent == -(-n // block)  # the grid of this configuration
-            total, x = (_floats(pointer, n) for pointer in pointers)
-            self.seen.append(float(total[0]))
-            self.launched.append(block)
-            self.elapsed_ms += self.costs_ms[block]
-            total += x
-
-        return LoadedVariant((), _Refusing(StandIn(add), block in self.refused))
-
-    def device(self) -> str:
-        return "a simulated device"
-
-    def obstacle(self) -> str:
-        return self.block
-
-    def times_ms(
-        self, launch: Callable[[], None], prepare: Callable[[], None], count: int
-    ) -> list[float]:
-        times = []
-        for _ in range(count):
-            prepare()
-            self.elapsed_ms = 0.0
-            launch()
-            times.append(self.elapsed_ms)
-        return times
-
-
-class _Refusing:
-    """A stand-in whose launches return a status, if the device refuses them."""
-
-    def __init__(self, kernel: StandIn, is_refused: bool) -> None:
-        self._kernel, self._is_refused = kernel, is_refused
-
-    def bind(self, sizes: tuple[int, ...]) -> Callable[[int, int], LaunchCall]:
-        if self._is_refused:
-            return lambda table, stream: lambda: 9
-        return self._kernel.bind(sizes)
-
-
-class _Loader(CpuLoader):
-    """The CPU's loader with a timer, for a device of its own."""
-
-    def __init__(self, device: SimulatedDevice) -> None:
-        super().__init__()
-        self._device = device
-
-    def timer(self) -> LaunchTimer:
-        return self._device
-
-    def failed(self, status: int, launch: LaunchCall, name: str) -> None:
-        raise UnavailableError(f"launch of {name}: status {status}")
-
-
-def _floats(address: int, count: int) -> np.ndarray[Any, Any]:
-    pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
-    return np.ctypeslib.as_array(pointer, (count,))
-
-
-def compiled_for(
-    function: Callable[..., Any], device: SimulatedDevice, **more: Any
-) -> CompiledHere:
-    return CompiledHere(function, stands_in=device.stands_in, loader=_Loader(device), **more)
-
-
-def _grid(n: int) -> Callable[[dict[str, int]], tuple[int]]:
-    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
-
-
-def added(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    total = x * 2
-    tuned[_grid(x.numel())](total, y, x.numel(), 7)
-    return total
+from kernelfarm.ir.triton.user_kernel import FixedParam
+from tests.support.simulated_device import (
+    CONFIGS,
+    SimulatedDevice,
+    add_to,
+    added,
+    compiled_for,
+    grid_of,
+    tuned,
+)
+from tests.support.user_kernel_stand_ins import CompiledHere, user_kernel_node
 
 
 @pytest.fixture(autouse=True)
@@ -148,7 +41,7 @@ def _anew() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def test_the_fastest_configuration_is_launched_with_its_own_grid() -> None:
+def test_the_fastest_configuration_is_launched_with_its_owngrid_of() -> None:
     device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
     compiled = compiled_for(added, device)
     x, y = torch.randn(300), torch.randn(300)
@@ -165,7 +58,7 @@ def test_each_measured_launch_sees_the_content_of_the_call_and_changes_only_copi
     device = SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0})
 
     def update(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        tuned[_grid(x.numel())](x, y, x.numel(), 7)
+        tuned[grid_of(x.numel())](x, y, x.numel(), 7)
         return x.sum()
 
     x, y = torch.full((64,), 5.0), torch.ones(64)
@@ -178,11 +71,11 @@ def test_each_measured_launch_sees_the_content_of_the_call_and_changes_only_copi
 
 @pytest.mark.parametrize("stated", [{}, {"reset_to_zero": ["sum_ptr"]}])
 def test_what_is_not_restored_or_is_zeroed_gives_the_same_result(stated: dict[str, Any]) -> None:
-    kernel = triton.autotune(configs=_CONFIGS, key=["n"], **stated)(add_to)
+    kernel = triton.autotune(configs=CONFIGS, key=["n"], **stated)(add_to)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = torch.zeros_like(x)
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     compiled = compiled_for(function, SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0}))
@@ -220,16 +113,16 @@ def test_an_argument_outside_of_the_key_is_not_measured_anew() -> None:
 
 def _scaled(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
     total = x * 2
-    tuned[_grid(x.numel())](total, y, x.numel(), z.numel())
+    tuned[grid_of(x.numel())](total, y, x.numel(), z.numel())
     return total
 
 
 def test_without_a_key_every_number_is_one() -> None:
-    kernel = triton.autotune(configs=_CONFIGS, key=[])(add_to)
+    kernel = triton.autotune(configs=CONFIGS, key=[])(add_to)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x * 2
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     compiled = compiled_for(function, SimulatedDevice({32: 3.0, 64: 1.0, 128: 2.0}))
@@ -288,12 +181,12 @@ def test_only_configurations_that_pruning_left_are_captured() -> None:
         return [config for config in configs if config.kwargs["BLOCK"] <= named_args["n"]]
 
     kernel = triton.autotune(
-        configs=_CONFIGS, key=["n"], prune_configs_by={"early_config_prune": prune}
+        configs=CONFIGS, key=["n"], prune_configs_by={"early_config_prune": prune}
     )(add_to)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x * 2
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     device = SimulatedDevice({32: 1.0, 64: 2.0})
@@ -311,7 +204,7 @@ def test_constants_that_heuristics_compute_are_those_of_each_configuration() -> 
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x * 2
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     compiled = compiled_for(function, SimulatedDevice({64: 1.0}))
@@ -324,12 +217,12 @@ def test_constants_that_heuristics_compute_are_those_of_each_configuration() -> 
 
 
 def test_equal_configurations_are_one_and_those_that_cannot_travel_are_left_out() -> None:
-    configs = [*_CONFIGS[:2], _CONFIGS[0], triton.Config({"BLOCK": 128}, num_ctas=2)]
+    configs = [*CONFIGS[:2], CONFIGS[0], triton.Config({"BLOCK": 128}, num_ctas=2)]
     kernel = triton.autotune(configs=configs, key=["n"])(add_to)
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x * 2
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     compiled = compiled_for(function, SimulatedDevice({32: 1.0, 64: 2.0}))
@@ -344,7 +237,7 @@ def test_too_many_configurations_are_refused_with_the_limit() -> None:
 
     def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = x * 2
-        kernel[_grid(x.numel())](total, y, x.numel(), 7)
+        kernel[grid_of(x.numel())](total, y, x.numel(), 7)
         return total
 
     with pytest.raises(Exception, match="has 129 configurations; expected at most 128"):
