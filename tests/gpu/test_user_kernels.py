@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
 
@@ -25,7 +28,14 @@ def test_a_model_with_kernels_computes_what_it_should(
     assert problem_of(case, torch.device("cuda:0"), options) == ""
 
 
-@pytest.mark.parametrize("case", [*CASES[:8], *CASES[-3:]], ids=lambda case: case.name)
+def quick_cases() -> Iterator[Any]:
+    for case in (*CASES[:8], *CASES[-3:]):
+        # Each of its configurations is compiled.
+        marks = [pytest.mark.slow] if case.name == "autotuned matmul" else []
+        yield pytest.param(case, id=case.name, marks=marks)
+
+
+@pytest.mark.parametrize("case", quick_cases())
 def test_a_model_with_kernels_compiles_without_a_gpu(
     case: UserKernelCase, vendor_farm: Farm
 ) -> None:

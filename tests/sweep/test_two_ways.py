@@ -16,7 +16,7 @@ from tests.support.two_ways import long_way, short_way
 from tests.sweep.samples import DTYPES, Sample, Task, operators, samples, seed_all, tasks
 from tests.sweep.settings import SEED_VARIABLE, slice_seed
 
-PAIRS = 24
+PAIRS = 14
 LEAST_SHARE = 0.5
 """Of the samples that AOT Autograd traces, the short way takes more; else it proves nothing."""
 

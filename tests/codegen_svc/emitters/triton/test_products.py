@@ -130,7 +130,9 @@ def test_a_program_computes_a_tile_of_results() -> None:
 
 
 @pytest.mark.parametrize("target", GPUS, ids=lambda facts: facts.name)
-@pytest.mark.parametrize("rows", [2, 16, 64, 100, 4096])
+@pytest.mark.parametrize(
+    "rows", [16, 100, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 64, 4096))]
+)
 def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: TargetFacts) -> None:
     gpu = target.section(GpuFacts)
     for kernel in (linear(rows, 4096, 4096), gated(rows, 14336, 4096)):
