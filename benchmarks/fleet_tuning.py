@@ -26,7 +26,8 @@ from typing import Final
 from benchmarks.machine import machine
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.tuning_client import FarmTuning
-from kernelfarm.client.runtime.fleet_choice import FleetChoice, TunedKernel
+from kernelfarm.client.loaders.tuned_kernels import TunedKernel
+from kernelfarm.client.runtime.fleet_choice import FleetChoice
 from kernelfarm.client.settings import ClientSettings
 
 _LAUNCHES: Final = 25

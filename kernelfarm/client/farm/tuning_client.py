@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kernelfarm import spans
 from kernelfarm.client.farm.channel import stub_of
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.runtime.fleet_choice import Advice, TunedKernel
+from kernelfarm.client.loaders.tuned_kernels import Advice, TunedKernel
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.v1 import tuning_service_pb2 as pb
 

@@ -11,10 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from kernelfarm.client import counters
+from kernelfarm.client.loaders.tuned_kernels import (
+    MEASURE,
+    WAIT,
+    Advice,
+    TunedKernel,
+    TuningFleet,
+)
 from kernelfarm.errors import DeadlineError, KernelfarmError
 
 _log = logging.getLogger("kernelfarm.client")
@@ -24,57 +31,6 @@ MOST_CANDIDATES: Final = 256
 _BUSY_RETRY_S: Final = 2.0
 MOST_WAIT_S: Final = 60.0
 """After this time without a winner, a client measures without having been asked to."""
-
-
-@dataclass(frozen=True, slots=True)
-class TunedKernel:
-    """What is measured: `candidates` kernels, by the digest of all and of the sizes that matter.
-
-    `device` names the device and its driver.
-    """
-
-    digest: bytes
-    device: str
-    candidates: int
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What the farm says: launch `winner`; or measure; or, with neither, ask again later.
-
-    A winner that has a time after which to ask again may still change.
-    """
-
-    winner: int | None = None
-    should_measure: bool = False
-    retry_after_s: float = 0.0
-
-    @property
-    def is_final(self) -> bool:
-        """True for a winner that enough reports agree on."""
-        return self.winner is not None and not self.retry_after_s
-
-
-MEASURE: Final = Advice(should_measure=True)
-WAIT: Final = Advice()
-
-
-class TuningFleet(Protocol):
-    """The other clients of a farm."""
-
-    def advice(self, tuned: TunedKernel, *, can_measure: bool) -> Advice:
-        """What to do for a kernel; takes at most a second or two.
-
-        Raises:
-            KernelfarmError: the farm does not say.
-        """
-
-    def report(self, tuned: TunedKernel, times_ms: Sequence[float]) -> None:
-        """Reports measured times, 0 for a candidate that was not measured.
-
-        Raises:
-            KernelfarmError: the farm does not take the report.
-        """
 
 
 class FleetChoice:

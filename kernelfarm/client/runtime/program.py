@@ -12,7 +12,7 @@ from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.ir.program_ir import Plan
 
 if TYPE_CHECKING:
-    from kernelfarm.client.runtime.fleet_choice import TuningFleet
+    from kernelfarm.client.loaders.tuned_kernels import TuningFleet
 
 
 @dataclass(frozen=True, slots=True)

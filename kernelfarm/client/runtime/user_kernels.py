@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer, Loader, TimesLaunches
+from kernelfarm.client.loaders.tuned_kernels import MEASURE, TunedKernel
 from kernelfarm.client.loaders.variants import (
     GuardedKernel,
     LoadedVariant,
@@ -23,12 +24,7 @@ from kernelfarm.client.loaders.variants import (
     bind_variants,
 )
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
-from kernelfarm.client.runtime.fleet_choice import (
-    MEASURE,
-    MOST_CANDIDATES,
-    FleetChoice,
-    TunedKernel,
-)
+from kernelfarm.client.runtime.fleet_choice import MOST_CANDIDATES, FleetChoice
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, TimeLimit, fastest
 from kernelfarm.digest import kernel_digest, tuning_digest

@@ -10,14 +10,9 @@ import torch
 from kernelfarm.client import counters
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.tuning_client import FarmTuning, ReporterName
+from kernelfarm.client.loaders.tuned_kernels import MEASURE, Advice, TunedKernel
 from kernelfarm.client.runtime import fleet_choice
-from kernelfarm.client.runtime.fleet_choice import (
-    MEASURE,
-    MOST_WAIT_S,
-    Advice,
-    FleetChoice,
-    TunedKernel,
-)
+from kernelfarm.client.runtime.fleet_choice import MOST_WAIT_S, FleetChoice
 from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS
 from kernelfarm.client.settings import ClientSettings
