@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch.nn import functional
 
+from benchmarks.skinny_products import ROUNDS, Measured
 from benchmarks.timing import median_ms
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.targets import TargetFacts, TileFacts, target_facts
@@ -26,7 +27,6 @@ from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.traced_graphs import traced_one
 
 Layer = Callable[..., torch.Tensor]
-ROUNDS = 7
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -42,16 +42,6 @@ def _gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 LAYERS: dict[str, Layer] = {"linear": _linear, "columns": _columns, "gelu": _gelu}
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The times of one product, and the largest errors against float64."""
-
-    kernel_ms: float
-    library_ms: float
-    kernel_error: float
-    library_error: float
 
 
 def main() -> None:
