@@ -42,6 +42,8 @@ _FULL_JOBS = 300
 """Waiting warm-up jobs of each vendor before the measurement begins."""
 _START_S = 240.0
 _SCRAPE_EVERY_S = 1.0
+_MOST_PARALLEL = 64
+"""Graphs for which `kernelfarm warm` waits at once, at most."""
 
 
 @dataclass
@@ -97,7 +99,7 @@ def measure_warming(
         # As during the job: the thread shares this interpreter.
         with _watched_queues(farm, measured.vendors):
             idle = victim.measure(idle_seconds, KINDS)
-        with _warming(farm, manifest, measured.models) as check_running:
+        with _warming(farm, manifest, min(measured.models, _MOST_PARALLEL)) as check_running:
 
             def has_jobs() -> bool:
                 check_running()
