@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.farm import Farm
-from tests.support.public_kernels import PINNED
+from tests.support.public_kernels.kernel import PINNED
 from tests.support.torch_children import run_python
 
 _TARGETS = ("cuda:sm_90a", "rocm:gfx942")
@@ -46,7 +46,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ten_public_kernels_in_models_compile_for_both_vendors(
     packages: Path, vendor_farm: Farm
 ) -> None:
-    words = ("-m", "tests.support.public_kernels", str(packages))
+    words = ("-m", "tests.support.public_kernels.captures", str(packages))
     where = ("--endpoint", vendor_farm.endpoint, *(w for t in _TARGETS for w in ("--target", t)))
     done = run_python((*words, *where), dict(os.environ), timeout_s=_COMPILE_S)
 
