@@ -27,7 +27,7 @@ from tests.support.prepared_folder import canonical_text, offline, prepare
 from tests.support.public_kernels.captures import graphs_of, public_kernels
 from tests.support.public_kernels.kernel import PublicKernel, Tensors
 
-_OPTIONS = {"mode": "strict", "timeout_s": 2.0}
+_OPTIONS: dict[str, Any] = {"mode": "strict", "timeout_s": 2.0}
 _EAGER = "runner.eager_calls"
 
 
