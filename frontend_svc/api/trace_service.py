@@ -33,6 +33,12 @@ from kernelfarm.wire.manifest import facts_from_proto
 
 TRACE_SERVICE = "kernelfarm.v1.TraceService"
 
+PUBLISHERS = (Role.MEMBER, Role.WARMER)
+"""The roles that may publish traces."""
+
+CLAIMANT_BYTES = 16
+MAX_CLAIM_MS = 600_000
+
 _PROGRAM_OF_PART = field_tag(api.LookupTraceResponse, "program")
 _OUTCOMES = {
     PutTraceStatus.OK: api.PUT_TRACE_OUTCOME_STORED,
@@ -65,9 +71,19 @@ class TraceService(TraceServiceServicer):
         _check(request)
         caller = caller_of(request.model, request.facts)
         await tenant_cache.programs.models.record(caller.tags)
-        found = await tenant_cache.traces.find(request.digest, caller.tags)
+        found = await tenant_cache.traces.find(
+            request.digest, caller.tags, is_counted=not request.is_repeated
+        )
         if not found.is_hit:
-            yield api.LookupTraceResponse(miss=_miss(found))
+            miss = _miss(found)
+            if request.HasField("claim"):
+                may_publish = not identity.roles.isdisjoint(PUBLISHERS)
+                miss.in_flight_ms = await tenant_cache.traces.claim(
+                    request.digest,
+                    request.claim.claimant,
+                    request.claim.duration_ms if may_publish else 0,
+                )
+            yield api.LookupTraceResponse(miss=miss)
             return
         stored = found.variants[0]
         yield api.LookupTraceResponse(
@@ -89,7 +105,7 @@ class TraceService(TraceServiceServicer):
     ) -> api.PutTraceResponse:
         """Stores a trace that its caller signed."""
         identity = current_identity()
-        identity.require(Role.MEMBER, Role.WARMER)
+        identity.require(*PUBLISHERS)
         tenant_cache = self._tenant_caches.of(identity.namespace_config)
         self._check_size("a trace", request.ByteSize())
         if not request.trace.HasField("manifest"):
@@ -191,6 +207,14 @@ def _check(request: api.LookupTraceRequest) -> None:
         )
     for digest in (request.digest, *request.present_blobs):
         _check_digest(digest)
+    if not request.HasField("claim"):
+        return
+    claim = request.claim
+    if len(claim.claimant) != CLAIMANT_BYTES or claim.duration_ms > MAX_CLAIM_MS:
+        raise CallerError(
+            f"a claim for {claim.duration_ms} ms by a claimant of {len(claim.claimant)} bytes;"
+            f" expected at most {MAX_CLAIM_MS} ms and {CLAIMANT_BYTES} bytes"
+        )
 
 
 def _check_digest(digest: bytes) -> None:

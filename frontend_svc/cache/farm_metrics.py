@@ -30,7 +30,7 @@ _REFUSED_PREFIX = "refused_"
 _PROCESSOR_MS = "processor_ms"
 _INVALIDATIONS = ("invalidations", "")
 EVENTS = (
-    *("merged", "jobs", "dropped", "takeovers", "slow_kernels", "quarantined"),
+    *("merged", "jobs", "dropped", "claims", "takeovers", "slow_kernels", "quarantined"),
     *("failures", "failures_dropped", "missing_blobs", "stale_serves"),
     *("published", "fenced", "stale_epochs", "stale_incarnations", "nondeterministic"),
     *("forged", "untrusted", "mismatched", "expired_manifests", "poisoned", "malformed"),

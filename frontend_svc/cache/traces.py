@@ -16,6 +16,7 @@ from frontend_svc.cache.tiered_programs import Caller
 from kernelfarm.cache import KernelCache, LookupResult, SigningPolicy, StoredVariant
 from kernelfarm.cache.key_index import KeyIndex
 from kernelfarm.cache.trace_cache import PutTraceStatus, put_trace
+from kernelfarm.cache.trace_claims import TraceClaims
 from kernelfarm.digest import DIGEST_BYTES, trace_digest
 from kernelfarm.errors import CallerError, MalformedMessageError, UnavailableError
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space
@@ -59,6 +60,17 @@ class Traces:
             await self.cache.count("shared_hits")
         return shared
 
+    async def claim(self, digest: bytes, claimant: bytes, duration_ms: int) -> int:
+        """The milliseconds that another claimant may still take to make a missing trace, or 0.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        in_flight_ms = await self._claims.claim(digest, claimant, duration_ms)
+        if in_flight_ms == 0 and duration_ms:
+            await self.cache.count("claims")
+        return in_flight_ms
+
     async def explain(
         self, digest: bytes, parts: dict[str, str] | None, caller: Caller
     ) -> MissExplanation:
@@ -101,10 +113,17 @@ class Traces:
         outcome = await put_trace(
             self.cache.client, self.cache.redis_keys, manifest, stored.content
         )
-        if parts and outcome in (PutTraceStatus.OK, PutTraceStatus.PRESENT):
-            with suppress(UnavailableError):  # the index serves explanations only
-                await _index(self.cache).add(manifest.key, parts)
+        if outcome in (PutTraceStatus.OK, PutTraceStatus.PRESENT):
+            with suppress(UnavailableError):  # claims end by themselves
+                await self._claims.end(manifest.key)
+            if parts:
+                with suppress(UnavailableError):  # the index serves explanations only
+                    await _index(self.cache).add(manifest.key, parts)
         return outcome
+
+    @property
+    def _claims(self) -> TraceClaims:
+        return TraceClaims(self.cache.client, self.cache.redis_keys)
 
 
 def _index(cache: KernelCache) -> KeyIndex:

@@ -149,6 +149,16 @@ class RedisKeys:
         """The compilations in flight, by the time at which they expire."""
         return self.redis_key("compiles")
 
+    @property
+    def trace_claims(self) -> RedisKey:
+        """The traces that some process makes, by the time at which its claim ends."""
+        return self.redis_key("claims")
+
+    @property
+    def trace_claimants(self) -> RedisKey:
+        """The process that makes each of `trace_claims`."""
+        return self.redis_key("claimants")
+
     @cached_property
     def blob_prefix(self) -> str:
         """The beginning of the keys of blobs."""

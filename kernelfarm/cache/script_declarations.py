@@ -275,6 +275,17 @@ class StartCompile(NamedTuple):
     most: int
 
 
+class ClaimTrace(NamedTuple):
+    """Parameters of `claim_trace.lua`."""
+
+    claims: RedisKey
+    claimants: RedisKey
+    digest: str
+    claimant: bytes
+    ttl_ms: int
+    most: int
+
+
 class Sweep(NamedTuple):
     """Parameters of `sweep.lua`."""
 
@@ -319,6 +330,7 @@ EPOCH = Script("epoch", CurrentEpoch, _EPOCH_TABLE)
 HANDSHAKE = Script("handshake", ServerCheck, _EPOCH_TABLE)
 ADVERTISE = Script("advertise", Advertise, _EPOCH_TABLE)
 START_COMPILE = Script("start_compile", StartCompile, _EPOCH_TABLE)
+CLAIM_TRACE = Script("claim_trace", ClaimTrace, _EPOCH_TABLE)
 SWEEP = Script("sweep", Sweep, _ENTRIES)
 FREE = Script("free", Free)
 COUNT_DEPENDENTS = Script("count_dependents", CountDependents)
@@ -345,6 +357,7 @@ SCRIPTS: dict[str, Script[Any]] = {
         HANDSHAKE,
         ADVERTISE,
         START_COMPILE,
+        CLAIM_TRACE,
         SWEEP,
         FREE,
         COUNT_DEPENDENTS,

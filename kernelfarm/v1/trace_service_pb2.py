@@ -27,7 +27,7 @@ from kernelfarm.v1 import compile_service_pb2 as kernelfarm_dot_v1_dot_compile__
 from kernelfarm.v1 import manifest_pb2 as kernelfarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!kernelfarm/v1/trace_service.proto\x12\rkernelfarm.v1\x1a!kernelfarm/v1/cache_service.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x1ckernelfarm/v1/manifest.proto\"V\n\x05Trace\x12\x13\n\x0bprogram_key\x18\x01 \x01(\x0c\x12)\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\x8c\x01\n\x12LookupTraceRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x03 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x15\n\rwants_program\x18\x04 \x01(\x08\x12\x15\n\rpresent_blobs\x18\x05 \x03(\x0c\"\xd1\x01\n\x13LookupTraceResponse\x12-\n\x05trace\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariantH\x00\x12/\n\x07program\x18\x02 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResultH\x00\x12(\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x18.kernelfarm.v1.BlobChunkH\x00\x12(\n\x04miss\x18\x04 \x01(\x0b\x32\x18.kernelfarm.v1.TraceMissH\x00\x42\x06\n\x04part\":\n\tBlobChunk\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07is_last\x18\x03 \x01(\x08\"~\n\tTraceMiss\x12\x12\n\nis_program\x18\x01 \x01(\x08\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.kernelfarm.v1.MissReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\"\xa6\x01\n\x0fPutTraceRequest\x12+\n\x05trace\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12\x38\n\x05parts\x18\x02 \x03(\x0b\x32).kernelfarm.v1.PutTraceRequest.PartsEntry\x1a,\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x10PutTraceResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.kernelfarm.v1.PutTraceOutcome\"\xa8\x01\n\x17\x45xplainTraceMissRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12@\n\x05parts\x18\x02 \x03(\x0b\x32\x31.kernelfarm.v1.ExplainTraceMissRequest.PartsEntry\x12\r\n\x05model\x18\x03 \x01(\t\x1a,\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x01\n\x18\x45xplainTraceMissResponse\x12\x31\n\x05trace\x18\x01 \x01(\x0b\x32\".kernelfarm.v1.ExplainMissResponse\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.kernelfarm.v1.Manifest\x12\x33\n\x07program\x18\x03 \x01(\x0b\x32\".kernelfarm.v1.ExplainMissResponse*\x8e\x01\n\x0fPutTraceOutcome\x12!\n\x1dPUT_TRACE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18PUT_TRACE_OUTCOME_STORED\x10\x01\x12\x1d\n\x19PUT_TRACE_OUTCOME_PRESENT\x10\x02\x12\x1b\n\x17PUT_TRACE_OUTCOME_STALE\x10\x03\x32\x98\x02\n\x0cTraceService\x12V\n\x0bLookupTrace\x12!.kernelfarm.v1.LookupTraceRequest\x1a\".kernelfarm.v1.LookupTraceResponse0\x01\x12K\n\x08PutTrace\x12\x1e.kernelfarm.v1.PutTraceRequest\x1a\x1f.kernelfarm.v1.PutTraceResponse\x12\x63\n\x10\x45xplainTraceMiss\x12&.kernelfarm.v1.ExplainTraceMissRequest\x1a\'.kernelfarm.v1.ExplainTraceMissResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!kernelfarm/v1/trace_service.proto\x12\rkernelfarm.v1\x1a!kernelfarm/v1/cache_service.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x1ckernelfarm/v1/manifest.proto\"V\n\x05Trace\x12\x13\n\x0bprogram_key\x18\x01 \x01(\x0c\x12)\n\x05\x66\x61\x63ts\x18\x02 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\r\n\x05\x65ntry\x18\x03 \x01(\x0c\"\xcb\x01\n\x12LookupTraceRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x03 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x15\n\rwants_program\x18\x04 \x01(\x08\x12\x15\n\rpresent_blobs\x18\x05 \x03(\x0c\x12(\n\x05\x63laim\x18\x06 \x01(\x0b\x32\x19.kernelfarm.v1.TraceClaim\x12\x13\n\x0bis_repeated\x18\x07 \x01(\x08\"3\n\nTraceClaim\x12\x10\n\x08\x63laimant\x18\x01 \x01(\x0c\x12\x13\n\x0b\x64uration_ms\x18\x02 \x01(\r\"\xd1\x01\n\x13LookupTraceResponse\x12-\n\x05trace\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariantH\x00\x12/\n\x07program\x18\x02 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResultH\x00\x12(\n\x04\x62lob\x18\x03 \x01(\x0b\x32\x18.kernelfarm.v1.BlobChunkH\x00\x12(\n\x04miss\x18\x04 \x01(\x0b\x32\x18.kernelfarm.v1.TraceMissH\x00\x42\x06\n\x04part\":\n\tBlobChunk\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\x12\x0f\n\x07is_last\x18\x03 \x01(\x08\"\x94\x01\n\tTraceMiss\x12\x12\n\nis_program\x18\x01 \x01(\x08\x12)\n\x06reason\x18\x02 \x01(\x0e\x32\x19.kernelfarm.v1.MissReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x13\n\x0bincarnation\x18\x05 \x01(\t\x12\x14\n\x0cin_flight_ms\x18\x06 \x01(\r\"\xa6\x01\n\x0fPutTraceRequest\x12+\n\x05trace\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12\x38\n\x05parts\x18\x02 \x03(\x0b\x32).kernelfarm.v1.PutTraceRequest.PartsEntry\x1a,\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"C\n\x10PutTraceResponse\x12/\n\x07outcome\x18\x01 \x01(\x0e\x32\x1e.kernelfarm.v1.PutTraceOutcome\"\xa8\x01\n\x17\x45xplainTraceMissRequest\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12@\n\x05parts\x18\x02 \x03(\x0b\x32\x31.kernelfarm.v1.ExplainTraceMissRequest.PartsEntry\x12\r\n\x05model\x18\x03 \x01(\t\x1a,\n\nPartsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xad\x01\n\x18\x45xplainTraceMissResponse\x12\x31\n\x05trace\x18\x01 \x01(\x0b\x32\".kernelfarm.v1.ExplainMissResponse\x12)\n\x08manifest\x18\x02 \x01(\x0b\x32\x17.kernelfarm.v1.Manifest\x12\x33\n\x07program\x18\x03 \x01(\x0b\x32\".kernelfarm.v1.ExplainMissResponse*\x8e\x01\n\x0fPutTraceOutcome\x12!\n\x1dPUT_TRACE_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n\x18PUT_TRACE_OUTCOME_STORED\x10\x01\x12\x1d\n\x19PUT_TRACE_OUTCOME_PRESENT\x10\x02\x12\x1b\n\x17PUT_TRACE_OUTCOME_STALE\x10\x03\x32\x98\x02\n\x0cTraceService\x12V\n\x0bLookupTrace\x12!.kernelfarm.v1.LookupTraceRequest\x1a\".kernelfarm.v1.LookupTraceResponse0\x01\x12K\n\x08PutTrace\x12\x1e.kernelfarm.v1.PutTraceRequest\x1a\x1f.kernelfarm.v1.PutTraceResponse\x12\x63\n\x10\x45xplainTraceMiss\x12&.kernelfarm.v1.ExplainTraceMissRequest\x1a\'.kernelfarm.v1.ExplainTraceMissResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,30 +38,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTTRACEREQUEST_PARTSENTRY']._serialized_options = b'8\001'
   _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._loaded_options = None
   _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._serialized_options = b'8\001'
-  _globals['_PUTTRACEOUTCOME']._serialized_start=1371
-  _globals['_PUTTRACEOUTCOME']._serialized_end=1513
+  _globals['_PUTTRACEOUTCOME']._serialized_start=1510
+  _globals['_PUTTRACEOUTCOME']._serialized_end=1652
   _globals['_TRACE']._serialized_start=154
   _globals['_TRACE']._serialized_end=240
   _globals['_LOOKUPTRACEREQUEST']._serialized_start=243
-  _globals['_LOOKUPTRACEREQUEST']._serialized_end=383
-  _globals['_LOOKUPTRACERESPONSE']._serialized_start=386
-  _globals['_LOOKUPTRACERESPONSE']._serialized_end=595
-  _globals['_BLOBCHUNK']._serialized_start=597
-  _globals['_BLOBCHUNK']._serialized_end=655
-  _globals['_TRACEMISS']._serialized_start=657
-  _globals['_TRACEMISS']._serialized_end=783
-  _globals['_PUTTRACEREQUEST']._serialized_start=786
-  _globals['_PUTTRACEREQUEST']._serialized_end=952
-  _globals['_PUTTRACEREQUEST_PARTSENTRY']._serialized_start=908
-  _globals['_PUTTRACEREQUEST_PARTSENTRY']._serialized_end=952
-  _globals['_PUTTRACERESPONSE']._serialized_start=954
-  _globals['_PUTTRACERESPONSE']._serialized_end=1021
-  _globals['_EXPLAINTRACEMISSREQUEST']._serialized_start=1024
-  _globals['_EXPLAINTRACEMISSREQUEST']._serialized_end=1192
-  _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._serialized_start=908
-  _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._serialized_end=952
-  _globals['_EXPLAINTRACEMISSRESPONSE']._serialized_start=1195
-  _globals['_EXPLAINTRACEMISSRESPONSE']._serialized_end=1368
-  _globals['_TRACESERVICE']._serialized_start=1516
-  _globals['_TRACESERVICE']._serialized_end=1796
+  _globals['_LOOKUPTRACEREQUEST']._serialized_end=446
+  _globals['_TRACECLAIM']._serialized_start=448
+  _globals['_TRACECLAIM']._serialized_end=499
+  _globals['_LOOKUPTRACERESPONSE']._serialized_start=502
+  _globals['_LOOKUPTRACERESPONSE']._serialized_end=711
+  _globals['_BLOBCHUNK']._serialized_start=713
+  _globals['_BLOBCHUNK']._serialized_end=771
+  _globals['_TRACEMISS']._serialized_start=774
+  _globals['_TRACEMISS']._serialized_end=922
+  _globals['_PUTTRACEREQUEST']._serialized_start=925
+  _globals['_PUTTRACEREQUEST']._serialized_end=1091
+  _globals['_PUTTRACEREQUEST_PARTSENTRY']._serialized_start=1047
+  _globals['_PUTTRACEREQUEST_PARTSENTRY']._serialized_end=1091
+  _globals['_PUTTRACERESPONSE']._serialized_start=1093
+  _globals['_PUTTRACERESPONSE']._serialized_end=1160
+  _globals['_EXPLAINTRACEMISSREQUEST']._serialized_start=1163
+  _globals['_EXPLAINTRACEMISSREQUEST']._serialized_end=1331
+  _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._serialized_start=1047
+  _globals['_EXPLAINTRACEMISSREQUEST_PARTSENTRY']._serialized_end=1091
+  _globals['_EXPLAINTRACEMISSRESPONSE']._serialized_start=1334
+  _globals['_EXPLAINTRACEMISSRESPONSE']._serialized_end=1507
+  _globals['_TRACESERVICE']._serialized_start=1655
+  _globals['_TRACESERVICE']._serialized_end=1935
 # @@protoc_insertion_point(module_scope)

@@ -99,6 +99,8 @@ class LookupTraceRequest(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     WANTS_PROGRAM_FIELD_NUMBER: _builtins.int
     PRESENT_BLOBS_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
+    IS_REPEATED_FIELD_NUMBER: _builtins.int
     digest: _builtins.bytes
     """Digest of the tracer's graph, the target, the options and everything else that a trace depends
     on; 32 bytes.
@@ -107,6 +109,10 @@ class LookupTraceRequest(_message.Message):
     """As in CompileRequest; empty is allowed."""
     wants_program: _builtins.bool
     """False: the response contains the trace only."""
+    is_repeated: _builtins.bool
+    """True: the caller waits for a trace and looked it up before; the farm does not count this
+    look-up.
+    """
     @_builtins.property
     def facts(self) -> _manifest_pb2.CallerFacts:
         """Facts of the caller's environment; the trace has those of the inputs; unset is allowed."""
@@ -117,6 +123,12 @@ class LookupTraceRequest(_message.Message):
         allowed.
         """
 
+    @_builtins.property
+    def claim(self) -> Global___TraceClaim:
+        """Set: if the trace is missing, the response states whether another process makes it, so that one
+        of several callers makes it while the others wait. Unset is allowed.
+        """
+
     def __init__(
         self,
         *,
@@ -125,14 +137,49 @@ class LookupTraceRequest(_message.Message):
         facts: _manifest_pb2.CallerFacts | None = ...,
         wants_program: _builtins.bool = ...,
         present_blobs: _abc.Iterable[_builtins.bytes] | None = ...,
+        claim: Global___TraceClaim | None = ...,
+        is_repeated: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "facts", b"facts", "model", b"model", "present_blobs", b"present_blobs", "wants_program", b"wants_program"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "digest", b"digest", "facts", b"facts", "is_repeated", b"is_repeated", "model", b"model", "present_blobs", b"present_blobs", "wants_program", b"wants_program"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LookupTraceRequest: _TypeAlias = LookupTraceRequest  # noqa: Y015
+
+@_typing.final
+class TraceClaim(_message.Message):
+    """What the caller of a look-up intends if the trace is missing.
+
+    A claim ends when the trace is published or when its time is over. It reserves nothing: another
+    caller may make and publish the trace, too.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLAIMANT_FIELD_NUMBER: _builtins.int
+    DURATION_MS_FIELD_NUMBER: _builtins.int
+    claimant: _builtins.bytes
+    """A random number that the calling process made, 16 bytes."""
+    duration_ms: _builtins.int
+    """The time that the caller may take to make the missing trace, in milliseconds, at most 600,000.
+    0: it makes none; a claim of this claimant ends. The farm takes no claim of a caller that may
+    not publish, and none above 1,024 claims in a namespace.
+    """
+    def __init__(
+        self,
+        *,
+        claimant: _builtins.bytes = ...,
+        duration_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claimant", b"claimant", "duration_ms", b"duration_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TraceClaim: _TypeAlias = TraceClaim  # noqa: Y015
 
 @_typing.final
 class LookupTraceResponse(_message.Message):
@@ -219,6 +266,7 @@ class TraceMiss(_message.Message):
     DETAIL_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
+    IN_FLIGHT_MS_FIELD_NUMBER: _builtins.int
     is_program: _builtins.bool
     """True: the trace is found, but its program is not."""
     reason: _cache_service_pb2.MissReason.ValueType
@@ -233,6 +281,10 @@ class TraceMiss(_message.Message):
     """The incarnation of the epoch table that `epoch` refers to, 32 hex digits; empty if `is_program`
     is set.
     """
+    in_flight_ms: _builtins.int
+    """The time, in milliseconds, that another claimant may still take to make the trace; 0: the
+    caller need not wait. Always 0 without a claim in the request.
+    """
     def __init__(
         self,
         *,
@@ -241,10 +293,11 @@ class TraceMiss(_message.Message):
         detail: _builtins.str = ...,
         epoch: _builtins.int = ...,
         incarnation: _builtins.str = ...,
+        in_flight_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "epoch", b"epoch", "incarnation", b"incarnation", "is_program", b"is_program", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "epoch", b"epoch", "in_flight_ms", b"in_flight_ms", "incarnation", b"incarnation", "is_program", b"is_program", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

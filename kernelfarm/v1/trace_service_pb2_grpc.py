@@ -75,7 +75,8 @@ class TraceServiceServicer(object):
         `trace`, then `program`, then the blobs; or `miss` instead of a missing trace or program. If
         the program is missing, call Compile with the graph of the trace.
 
-        INVALID_ARGUMENT: a digest is not 32 bytes, or facts or model are malformed. Do not retry.
+        INVALID_ARGUMENT: a digest is not 32 bytes, or facts, model or claim are malformed. Do not
+        retry.
         NOT_FOUND: (after trace and program) a blob is not stored any more; call Compile.
         DATA_LOSS: (after trace and program) other content was stored under a blob's digest; call
         Compile.

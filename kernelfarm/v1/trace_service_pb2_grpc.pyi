@@ -46,7 +46,8 @@ class TraceServiceStub:
     `trace`, then `program`, then the blobs; or `miss` instead of a missing trace or program. If
     the program is missing, call Compile with the graph of the trace.
 
-    INVALID_ARGUMENT: a digest is not 32 bytes, or facts or model are malformed. Do not retry.
+    INVALID_ARGUMENT: a digest is not 32 bytes, or facts, model or claim are malformed. Do not
+      retry.
     NOT_FOUND: (after trace and program) a blob is not stored any more; call Compile.
     DATA_LOSS: (after trace and program) other content was stored under a blob's digest; call
       Compile.
@@ -89,7 +90,8 @@ class TraceServiceAsyncStub(TraceServiceStub):
     `trace`, then `program`, then the blobs; or `miss` instead of a missing trace or program. If
     the program is missing, call Compile with the graph of the trace.
 
-    INVALID_ARGUMENT: a digest is not 32 bytes, or facts or model are malformed. Do not retry.
+    INVALID_ARGUMENT: a digest is not 32 bytes, or facts, model or claim are malformed. Do not
+      retry.
     NOT_FOUND: (after trace and program) a blob is not stored any more; call Compile.
     DATA_LOSS: (after trace and program) other content was stored under a blob's digest; call
       Compile.
@@ -135,7 +137,8 @@ class TraceServiceServicer(metaclass=_abc_1.ABCMeta):
         `trace`, then `program`, then the blobs; or `miss` instead of a missing trace or program. If
         the program is missing, call Compile with the graph of the trace.
 
-        INVALID_ARGUMENT: a digest is not 32 bytes, or facts or model are malformed. Do not retry.
+        INVALID_ARGUMENT: a digest is not 32 bytes, or facts, model or claim are malformed. Do not
+          retry.
         NOT_FOUND: (after trace and program) a blob is not stored any more; call Compile.
         DATA_LOSS: (after trace and program) other content was stored under a blob's digest; call
           Compile.

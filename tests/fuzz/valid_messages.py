@@ -128,6 +128,7 @@ def _lookup_trace() -> Iterator[Message]:
             facts=_facts(),
             wants_program=wants_program,
             present_blobs=[bytes(32)],
+            claim=traces.TraceClaim(claimant=bytes(16), duration_ms=1000),
         )
 
 

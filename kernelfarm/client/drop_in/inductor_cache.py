@@ -15,6 +15,7 @@ import torch
 
 from kernelfarm.client.drop_in.fail_open import without_errors
 from kernelfarm.client.drop_in.shared_files import SharedFiles
+from kernelfarm.client.drop_in.single_flight import found_or_awaited
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.pytorch.private import inductor_remote_caches, turn_on_remote_caches
 
@@ -23,6 +24,7 @@ INDUCTOR_COUNTERS = {
     "farm_hit": "inductor_cache.farm.hits",
     "miss": "inductor_cache.farm.misses",
     "miss_reason": "inductor_cache.farm.misses.*",
+    "waited": "inductor_cache.farm.waited",
     "stale": "inductor_cache.farm.stale",
     "failure": "inductor_cache.farm.failures.*",
     "published": "inductor_cache.farm.published",
@@ -72,14 +74,10 @@ class FarmRemoteCache:
     def get(self, key: str) -> bytes | None:
         """The verified value of a key."""
 
-        def look_up(access: FarmAccess) -> bytes | None:
-            value = InductorValue(access, key)
-            files = value.files()
-            if files is None and value.may_publish:
-                _remember(key, value)
-            return None if files is None else files.get(_VALUE)
-
-        return without_errors(look_up, None)
+        entry, files = found_or_awaited(lambda access: InductorValue(access, key))
+        if entry is not None and files is None and entry.may_publish:
+            _remember(key, entry)
+        return None if files is None else files.get(_VALUE)
 
     def put(self, key: str, data: bytes) -> None:
         """Publishes a value that was looked up and missing, if this client may."""

@@ -14,6 +14,8 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from kernelfarm.client import counters
@@ -51,6 +53,7 @@ class SharedFiles(SignedEntries[Files]):
 
     def files(self) -> Files | None:
         """The files, from disk or farm; errors are counted, and the first one is a warning."""
+        self._miss = None  # of an earlier look-up
         found = self.find()
         return None if found is None else found.entry
 
@@ -69,10 +72,29 @@ class SharedFiles(SignedEntries[Files]):
                 f"an entry of the {self.kind} cache has {len(entry)} bytes; the farm accepts at"
                 f" most {MAX_ENTRY_BYTES}: it is not published"
             )
+            self._end_claim()
             return
         trace = pb.Trace(program_key=self.digest, entry=entry)
         content = trace.SerializeToString(deterministic=True)
-        self._publish(content, (pass_tag(f"{self.kind}-cache"),))
+        if not self._publish(content, (pass_tag(f"{self.kind}-cache"),)):
+            self._end_claim()
+
+    def note_wait(self) -> None:
+        """Counts that this process waits for another one that makes the files."""
+        self._note("waited")
+
+    def note_vain_wait(self) -> None:
+        """Counts that the files were not there when the time to wait was over."""
+        self._note("miss")
+        self._note("miss_reason", "in_flight")
+
+    def _end_claim(self) -> None:
+        """Lets processes that wait for files which this one does not publish compile them."""
+        if self.claim is None or not self.claim.duration_s:
+            return
+        self.claim = replace(self.claim, duration_s=0.0, is_repeated=True)
+        with suppress(KernelfarmError):  # claims end by themselves
+            self._look_up()
 
     def _decoded(self, trace: pb.Trace) -> Files:
         if trace.program_key != self.digest:

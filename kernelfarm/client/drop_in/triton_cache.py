@@ -17,7 +17,8 @@ import triton
 from triton.runtime.cache import FileCacheManager
 
 from kernelfarm.client.drop_in.fail_open import without_errors
-from kernelfarm.client.drop_in.shared_files import SharedFiles
+from kernelfarm.client.drop_in.shared_files import Files, SharedFiles
+from kernelfarm.client.drop_in.single_flight import found_or_awaited
 from kernelfarm.client.farm.access import FarmAccess
 
 TRITON_COUNTERS = {
@@ -25,6 +26,7 @@ TRITON_COUNTERS = {
     "farm_hit": "triton_cache.farm.hits",
     "miss": "triton_cache.farm.misses",
     "miss_reason": "triton_cache.farm.misses.*",
+    "waited": "triton_cache.farm.waited",
     "stale": "triton_cache.farm.stale",
     "failure": "triton_cache.farm.failures.*",
     "published": "triton_cache.farm.published",
@@ -93,18 +95,25 @@ class FarmCacheManager(FileCacheManager):  # type: ignore[misc] # Triton has no 
         A publisher asks the farm first, and compiles again what the farm does not have.
         """
 
-        def look_up(access: FarmAccess) -> dict[str, str] | None:
+        if not self._is_shared:
+            return None
+
+        def entry_at(access: FarmAccess) -> TritonFiles | None:
             entry = TritonFiles(access, self.key, filename)
-            if is_local and not entry.is_publisher:
-                return None
-            files = entry.files()
-            if files is None and entry.may_publish:
-                self._missed[filename] = entry
-            if files is None or filename not in files or is_local:
-                return None
+            return entry if entry.is_publisher or not is_local else None
+
+        entry, files = found_or_awaited(entry_at)
+        if entry is not None and files is None and entry.may_publish:
+            self._missed[filename] = entry
+        if files is None or filename not in files or is_local:
+            return None
+        return self._all_written(files)
+
+    def _all_written(self, files: Files) -> dict[str, str] | None:
+        def write(_: FarmAccess) -> dict[str, str]:
             return {name: self._written(name, content) for name, content in files.items()}
 
-        return without_errors(look_up, None) if self._is_shared else None
+        return without_errors(write, None)
 
     def _written(self, name: str, content: bytes) -> str:
         # Timings get another name, so that the next process asks again.

@@ -36,6 +36,19 @@ class TraceLookup:
     blobs: dict[bytes, bytes] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TraceClaim:
+    """What the caller of a look-up intends if the trace is missing.
+
+    `claimant` is a random number of this process, 16 bytes. `duration_s` is how long the caller may
+    take to make the trace; 0: it makes none. `is_repeated`: the caller waits for the trace.
+    """
+
+    claimant: bytes
+    duration_s: float
+    is_repeated: bool = False
+
+
 class TraceClient:
     """Calls the farm's TraceService over a client's channel; methods raise `KernelfarmError`."""
 
@@ -53,9 +66,11 @@ class TraceClient:
         timeout_s: float,
         *,
         wants_program: bool = True,
+        claim: TraceClaim | None = None,
     ) -> TraceLookup:
         """The trace of a digest with its program; the farm does not send `present_blobs`.
 
+        With a claim, a miss states whether another process makes the trace.
         If the stream fails after the trace, the result has no program; the caller requests it
         again.
         """
@@ -66,6 +81,10 @@ class TraceClient:
             wants_program=wants_program,
             present_blobs=present_blobs[:MAX_BLOBS_IN_A_REQUEST],
         )
+        if claim is not None:
+            request.claim.claimant = claim.claimant
+            request.claim.duration_ms = round(claim.duration_s * 1e3)
+            request.is_repeated = claim.is_repeated
         answer = TraceLookup()
 
         def attempt(channel: grpc.Channel, left_s: float) -> None:

@@ -25,7 +25,7 @@ from kernelfarm.client.farm.caller_facts import environment_facts
 from kernelfarm.client.farm.disk_lookup import EntryReader, find_on_disk, store_on_disk
 from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.farm.recent_traces import StoredTrace
-from kernelfarm.client.farm.trace_client import TraceClient, TraceLookup
+from kernelfarm.client.farm.trace_client import TraceClaim, TraceClient, TraceLookup
 from kernelfarm.client.programs.kernels import loaded_digests
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.traces.publication import Epoch, PublishedTrace, publish_trace
@@ -78,6 +78,8 @@ class SignedEntries(ABC, Generic[EntryT]):
     )
     keeps_in_memory: ClassVar[bool] = True
     has_program: ClassVar[bool] = True
+    claim: TraceClaim | None = None
+    """Set: what this process intends if the entry is missing; the farm coordinates it."""
 
     def __init__(self, access: FarmAccess, parts: Mapping[str, str]) -> None:
         self.parts = parts
@@ -121,6 +123,14 @@ class SignedEntries(ABC, Generic[EntryT]):
         return None
 
     @property
+    def in_flight_s(self) -> float:
+        """How long another process may still take to make this entry, as the farm reported; or 0.
+
+        Always 0 without a `claim`.
+        """
+        return 0.0 if self._miss is None else self._miss.in_flight_ms / 1e3
+
+    @property
     def is_publisher(self) -> bool:
         """True if this client has a private key for traces."""
         return self._access.settings.trace_key_file is not None
@@ -130,15 +140,18 @@ class SignedEntries(ABC, Generic[EntryT]):
         """True if a publication would add an entry."""
         return self._miss is not None and self.is_publisher
 
-    def _publish(self, content: bytes, tags: tuple[str, ...] = ()) -> None:
+    def _publish(self, content: bytes, tags: tuple[str, ...] = ()) -> bool:
         """Publishes a content, if this client may and the farm reported a miss.
+
+        Returns:
+            True if the farm stored it.
 
         Raises:
             CallerError: the private key cannot be read.
         """
         miss, signer = self._miss, self._signer()
         if miss is None or signer is None:
-            return
+            return False
         model = self._access.settings.model
         trace = PublishedTrace(self.digest, content, self.parts, model, tags)
         made_in = Epoch(miss.incarnation, miss.epoch)
@@ -147,12 +160,13 @@ class SignedEntries(ABC, Generic[EntryT]):
         except KernelfarmError as error:
             self._note("not_published", error.reason.lower())
             warnings.warn(f"kernelfarm: {error}", TraceNotPublishedWarning, stacklevel=3)
-            return
+            return False
         if outcome == pb.PUT_TRACE_OUTCOME_STORED:
             self._note("published")
         else:
             name = pb.PutTraceOutcome.Name(outcome).removeprefix("PUT_TRACE_OUTCOME_")
             self._note("not_published", name.lower())
+        return outcome == pb.PUT_TRACE_OUTCOME_STORED
 
     def _signer(self) -> Signer | None:
         path = self._access.settings.trace_key_file
@@ -220,11 +234,14 @@ class SignedEntries(ABC, Generic[EntryT]):
             loaded_digests() if self.has_program else (),
             _SWAP_TIMEOUT_S if is_swap else _TIMEOUT_S,
             wants_program=self.has_program and not is_swap,
+            claim=self.claim,
         )
 
     def _note_miss(self, answer: TraceLookup) -> None:
-        self._note("miss")
         self._miss = answer.miss
+        if self.in_flight_s:
+            return  # it is no miss before the caller gives up waiting
+        self._note("miss")
         if answer.miss is not None and answer.miss.reason != cache_service_pb2.MISS_REASON_KEY:
             name = cache_service_pb2.MissReason.Name(answer.miss.reason)
             self._note("miss_reason", name.removeprefix("MISS_REASON_").lower())
