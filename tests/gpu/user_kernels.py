@@ -144,9 +144,14 @@ def _described(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return c
 
 
+_tile_add = tilelang_function(program_text("matrix_add"), outputs=[2])
 _tile_matmul = tilelang_function(program_text("matmul_large"), outputs=[-1])
 _tile_attention = tilelang_function(program_text("attention"), outputs=[-1])
 _tile_varying = tilelang_function(program_text("matmul_varying"), outputs=[-1])
+
+
+def _added_tiles(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return _tile_add(a, b) * 2
 
 
 def _tiles(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -229,6 +234,13 @@ def all_user_kernels() -> Iterator[UserKernelCase]:
         lambda: (_halves(512, 384), _halves(256, 384, seed=1)),
         lambda a, b: a @ b.t(),
         2e-3,
+    )
+    yield UserKernelCase(
+        "a tile program: matrix addition",
+        _added_tiles,
+        lambda: (floats(100, 70), floats(100, 70, seed=1)),
+        lambda a, b: (a + b) * 2,
+        1e-6,
     )
     yield UserKernelCase(
         "a tile program: matmul",
