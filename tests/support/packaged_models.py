@@ -59,6 +59,19 @@ def scaled(x: torch.Tensor, number: float) -> torch.Tensor:
     return (x * number).sin().sum(0)
 
 
+class Attends(nn.Module):
+    """Attention and a norm, whose numbers are attributes: PyTorch lets one vary and fixes one."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.scale, self.epsilon = number, 1e-3 * number
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: x: (1, rows, columns) -> (1, rows, columns)."""
+        normed = x * (x.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
+        return nn.functional.scaled_dot_product_attention(normed, normed, x, scale=self.scale)
+
+
 class Chooses(nn.Module):
     """Its code has a set of texts, whose order differs between processes."""
 

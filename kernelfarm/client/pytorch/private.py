@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -187,6 +187,9 @@ NAMES: Mapping[str, PrivateName] = {
     ),
     "TensorifyScalarRestartAnalysis": PrivateName(
         "torch._dynamo.exc", "asks Dynamo to make constants of floats"
+    ),
+    "TensorifyState": PrivateName(
+        "torch._dynamo.symbolic_convert", "remembers which floats Dynamo makes constants of"
     ),
     "_pytree": PrivateName("torch.utils._pytree", "flattens the arguments of exported programs"),
     "_triton": PrivateName("torch.utils._triton", "knows whether Triton has a device"),
@@ -459,6 +462,10 @@ class TracedLines(NamedTuple):
     sha256: str
 
 
+_MOST_RESTARTS = 8
+"""Of one `aot_compile`; each makes constants of more floats."""
+
+
 def aot_compiled(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """What `aot_compile` makes of one call of a compiled module or function.
 
@@ -468,8 +475,17 @@ def aot_compiled(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> A
     config = import_module("torch._dynamo.config")
     enabled = {"enable_aot_compile": True} if hasattr(config, "enable_aot_compile") else {}
     entry: Any = call.forward if isinstance(call, torch.nn.Module) else call
-    with config.patch(enabled):
-        return entry.aot_compile((tuple(args), dict(kwargs)))
+    restart, state = _imported("TensorifyScalarRestartAnalysis"), _imported("TensorifyState")
+    try:
+        with config.patch(enabled):
+            for _ in range(_MOST_RESTARTS):
+                # `torch.compile` traces again if some floats must be constants; `aot_compile` does
+                # not. PyTorch remembers which floats these are until its state is cleared.
+                with suppress(restart):
+                    return entry.aot_compile((tuple(args), dict(kwargs)))
+            return entry.aot_compile((tuple(args), dict(kwargs)))
+    finally:
+        state.clear()
 
 
 def import_for_packages() -> None:

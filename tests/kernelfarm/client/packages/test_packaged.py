@@ -22,7 +22,7 @@ from tests.support import packaged_models
 from tests.support.farm import TIMEOUT_S, wait_until
 from tests.support.like_eager import numbers
 from tests.support.package_machines import call_model, machine, traced_frames
-from tests.support.packaged_models import Scaled, scaled
+from tests.support.packaged_models import Attends, Scaled, scaled
 from tests.support.trace_machines import Fleet, counted, traces_made
 
 
@@ -85,6 +85,20 @@ def test_all_sizes_vary_if_the_caller_says_so(fleet: Fleet) -> None:
             for rows in (3, 5):
                 x = numbers(rows, rows + 2)
                 torch.testing.assert_close(fast(x, fleet.number), scaled(x, fleet.number))
+    assert (counted()["packages.farm.hits"], traced_frames()) == (1, 0)
+
+
+def test_numbers_that_pytorch_must_fix_while_sizes_vary_are_no_obstacle(fleet: Fleet) -> None:
+    """`aot_compile` itself gives up where `torch.compile` traces again with a constant."""
+    for publishes in (True, False):
+        machine(fleet, publishes=publishes)
+        model = Attends(fleet.number)
+        fast = kernelfarm.packaged(model, dynamic=True)
+        with torch.no_grad():
+            for rows in (3, 5):
+                x = numbers(1, rows, 8)
+                torch.testing.assert_close(fast(x), model(x), rtol=1e-5, atol=1e-6)
+        assert counted().get("packages.farm.published", 0) == publishes
     assert (counted()["packages.farm.hits"], traced_frames()) == (1, 0)
 
 
