@@ -11,8 +11,8 @@ computed before a sum belongs to a factor, what is computed after it to the tile
 A vector by a matrix has no rows. It is a contraction if the matrix has contiguous columns; a row of
 a matrix with contiguous rows is a row to reduce like any other.
 
-Which elements factors may have depends on the chip: instructions for matrices multiply 16 bits,
-the vector instructions of a processor f32.
+Which elements factors may have depends on the chip: a GPU's instructions for matrices multiply 16
+bits, the vector instructions of a processor f32, the cube cores of an Ascend chip both.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ NARROW_FACTORS = (DType.F16, DType.BF16)
 """Element types of factors: their products are exact in f32."""
 WIDE_FACTORS = (DType.F32,)
 """Element types of factors that a processor multiplies in vectors."""
+ALL_FACTORS = (*NARROW_FACTORS, *WIDE_FACTORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +184,13 @@ def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tup
 
 
 def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
-    """The value of `elements` that a value is, or that it is converted from; None if neither."""
-    if _dtype(kernel, number) in elements:
-        return number
+    """The value of `elements` that a value is converted from, or that it is; None if neither."""
     wide = kernel.body[number]
-    if not isinstance(wide, Compute) or wide.op != "convert":
-        return None
-    (operand,) = wide.operands
-    return operand if _dtype(kernel, operand) in elements else None
+    if isinstance(wide, Compute) and wide.op == "convert" and wide.dtype is DType.F32:
+        (operand,) = wide.operands
+        if _dtype(kernel, operand) in elements:
+            return operand
+    return number if _dtype(kernel, number) in elements else None
 
 
 def _dtype(kernel: Kernel, number: int) -> DType | None:

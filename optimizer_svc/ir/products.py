@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.contractions import NARROW_FACTORS, WIDE_FACTORS, find_contraction
+from kernelfarm.ir.contractions import (
+    ALL_FACTORS,
+    NARROW_FACTORS,
+    WIDE_FACTORS,
+    find_contraction,
+)
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.processor_products import single_product
+from kernelfarm.targets import TargetFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +71,10 @@ class Products:
 
 
 NO_PRODUCTS = Products({})
+
+
+def factors_of(target: TargetFacts) -> tuple[DType, ...]:
+    """The element types that a target multiplies in tiles."""
+    if not target.has_matrix_units:
+        return WIDE_FACTORS
+    return tuple(dtype for dtype in ALL_FACTORS if target.multiplies(dtype.value))

@@ -14,7 +14,7 @@ from codegen_svc.backends.ascend.linalg_text import LoadedBlock, Loop, loaded_bl
 from codegen_svc.backends.ascend.marked_loads import MARK, LoadHint, MarkedKernel
 from codegen_svc.backends.ascend.scopes import add_scopes, block_mark, can_be_scoped
 from kernelfarm.ir.hints import DOT_PAD_ONLY_K
-from kernelfarm.targets import LocalBufferFacts
+from kernelfarm.targets import LocalBufferFacts, TargetFacts
 
 _MARK = re.compile(
     rf"^(?P<indent>\s*)annotation\.mark (?P<block>%[\w$.-]+)"
@@ -48,7 +48,7 @@ class _Text:
     loops: tuple[Loop, ...]
 
 
-def apply_load_hints(linalg: str, marked: MarkedKernel, chip: LocalBufferFacts) -> HintedText:
+def apply_load_hints(linalg: str, marked: MarkedKernel, target: TargetFacts) -> HintedText:
     """The text with the hints that fit it, and without marks."""
     if not marked.stated:
         return HintedText(linalg, ())
@@ -63,7 +63,7 @@ def apply_load_hints(linalg: str, marked: MarkedKernel, chip: LocalBufferFacts) 
             problems[hint.hint] = found
         else:
             uses[number] = found
-    if problem := _excess(uses.values(), text, chip):
+    if problem := _excess(uses.values(), text, target):
         problems |= {use.hint.hint: problem for use in uses.values() if use.hint.copies}
         uses = {number: use for number, use in uses.items() if not use.hint.copies}
     notes = (
@@ -107,12 +107,14 @@ def _use(hint: LoadHint, marked: Sequence[LoadedBlock | None], text: _Text) -> _
     return _Use(hint, blocks, around[-1])
 
 
-def _excess(uses: Collection[_Use], text: _Text, chip: LocalBufferFacts) -> str:
+def _excess(uses: Collection[_Use], text: _Text, target: TargetFacts) -> str:
     """Why the blocks of a loop do not fit the chip's buffers with their copies; empty if they do.
 
     What the kernel computes needs memory, too, so CANN's compiler may still find that they do not.
     """
-    buffers = (("cube core", True, chip.cube_bytes), ("vector core", False, chip.size_bytes))
+    of_vectors = target.section(LocalBufferFacts).size_bytes
+    of_cubes = None if target.cube is None else target.cube.l1_bytes
+    buffers = (("cube core", True, of_cubes), ("vector core", False, of_vectors))
     for loop in text.loops:
         blocks = [block for block in text.blocks if loop.has(block.line)]
         for name, of_operands, limit in buffers:

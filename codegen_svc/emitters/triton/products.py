@@ -8,8 +8,9 @@ it computes from the sums is done on the tile, after the loop.
 Programs that run at the same time should read few rows and columns. So they go down a band of
 `_BAND_TILES` tiles before they go to the next column. A batch has all its tiles before the next.
 
-If a tiling asks for it, factors that are plain matrices are loaded by tensor maps, and a fixed
-number of programs compute all tiles, so that each makes its tensor maps once.
+If a tiling asks for it, factors that are plain matrices are loaded by tensor maps. A fixed number
+of programs may compute all tiles, one after the other: so each makes its tensor maps once, and a
+chip whose programs are its cores has one for each core.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.contractions import Contraction, ProductSum, find_contraction
+from kernelfarm.ir.contractions import (
+    ALL_FACTORS,
+    Contraction,
+    ProductSum,
+    find_contraction,
+)
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, operands_of
 
@@ -87,15 +93,13 @@ def product_lines(
     counts = [*_count_lines(product), *_map_lines(product)]
     if not tiling.programs:
         return [*counts, *_place_lines(product), *body], product.tile.dtypes
-    # Flattened with the loop over the sums: a tile's first loads begin during the tile before.
-    tiles = "tl.range(tl.program_id(0), xtiles * rtiles, PROGRAMS, flatten=True)"
-    inner = [_STEP + line for line in (*_tile_lines("program"), *body)]
-    lines = [*counts, *_TILE_COUNTS, f"for program in {tiles}:", *inner]
+    inner = [_STEP + line for line in (*_numbered_lines(product, "program"), *body)]
+    lines = [*counts, *_TILE_COUNTS, f"for program in {_tile_range(product)}:", *inner]
     return lines, product.tile.dtypes
 
 
 def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
-    found = find_contraction(kernel)
+    found = find_contraction(kernel, ALL_FACTORS)
     if found is None:
         raise KernelRejectedError(
             f"kernel {kernel.name} is no product of matrices; expected sums of products of rows and"
@@ -177,13 +181,33 @@ def _map_sizes(product: _Product, number: int) -> tuple[str, str]:
 
 def _place_lines(product: _Product) -> list[str]:
     """Lines for the first row and column of the program's tile."""
-    found = product.found
-    is_wide = product.tile.tiling.index_bits == 64
-    program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
-    if product.is_one_row and not found.batches:
+    program = _program_text(product)
+    if product.is_one_row and not product.found.batches:
         return ["xoffset = 0", f"roffset = {program} * RBLOCK"]
-    batches = _batch_lines(found.batches, program) if found.batches else []
-    return [*_TILE_COUNTS, *batches, *_tile_lines("tile" if batches else program)]
+    return [*_TILE_COUNTS, *_numbered_lines(product, program)]
+
+
+def _program_text(product: _Product) -> str:
+    is_wide = product.tile.tiling.index_bits == 64
+    return "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
+
+
+def _tile_range(product: _Product) -> str:
+    """The numbers of a program's tiles.
+
+    The loop is flattened with that over the sums: a tile's first loads begin during the one before.
+    """
+    batches = numel(product.found.batches).as_int()
+    tiles = "xtiles * rtiles" + (f" * {batches}" if batches > 1 else "")
+    return f"tl.range({_program_text(product)}, {tiles}, PROGRAMS, flatten=True)"
+
+
+def _numbered_lines(product: _Product, number: str) -> list[str]:
+    """Lines for the place of a tile by its number among the tiles of all batches."""
+    batches = product.found.batches
+    if not batches:
+        return _tile_lines(number)
+    return [*_batch_lines(batches, number), *_tile_lines("tile")]
 
 
 def _tile_lines(program: str) -> list[str]:
