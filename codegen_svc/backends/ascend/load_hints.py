@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 from codegen_svc.backends.ascend.linalg_text import LoadedBlock, Loop, loaded_blocks, loops_of
 from codegen_svc.backends.ascend.marked_loads import MARK, LoadHint, MarkedKernel
-from codegen_svc.backends.ascend.scopes import add_scopes, block_mark, can_be_scoped
+from codegen_svc.backends.ascend.scopes import (
+    add_scopes,
+    block_mark,
+    can_be_scoped,
+    padding_mark,
+)
 from kernelfarm.ir.hints import DOT_PAD_ONLY_K
 from kernelfarm.targets import LocalBufferFacts, TargetFacts
 
@@ -161,4 +166,4 @@ def _changed(linalg: str, uses: Mapping[int, _Use]) -> str:
 def _annotation(hint: LoadHint, block: LoadedBlock) -> str:
     if hint.copies:
         return block_mark(block, hint.copies)
-    return f"annotation.mark {block.name} {{{DOT_PAD_ONLY_K}}} : {block.type}"
+    return padding_mark(block)

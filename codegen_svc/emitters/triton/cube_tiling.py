@@ -189,9 +189,10 @@ def _candidates(
     least = max(_MIN_POINTS, cube.fractal_bytes // problem.itemsize_bytes)
     points = _powers(least, min(_MAX_POINTS, next_power_of_2(problem.summed)))
     for x, r, k in product(rows, columns, points):
-        tiling = Tiling(x, x, r, False, index_bits, load_buffers=copies, kblock=k)
+        stated = Tiling(x, x, r, False, index_bits, load_buffers=copies, kblock=k)
+        tiling = _on_cores(problem, stated, cube)
         if x * r <= most and _panel_bytes(problem, tiling) <= cube.l1_bytes:
-            yield _on_cores(problem, tiling, cube)
+            yield tiling
 
 
 def _powers(first: int, last: int) -> list[int]:
@@ -200,9 +201,13 @@ def _powers(first: int, last: int) -> list[int]:
 
 
 def _on_cores(problem: _Problem, tiling: Tiling, cube: CubeFacts) -> Tiling:
-    """The tiling with a program for each core, if tiles are more than cores or vary."""
-    is_many = problem.varies or _tiles(problem, tiling) > cube.cores
-    return replace(tiling, programs=cube.cores if is_many else 0)
+    """The tiling with a program for each core, if tiles are more than cores or vary.
+
+    A program with one tile of one panel has no next panel.
+    """
+    if problem.varies or _tiles(problem, tiling) > cube.cores:
+        return replace(tiling, programs=cube.cores)
+    return replace(tiling, load_buffers=1) if tiling.kblock >= problem.summed else tiling
 
 
 def _panel_bytes(problem: _Problem, tiling: Tiling) -> int:

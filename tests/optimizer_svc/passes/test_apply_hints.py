@@ -134,7 +134,7 @@ def test_a_kernel_for_ascend_has_the_hint_of_its_buffers(hint: str) -> None:
         ("cpu:x86-64-v3", "num_warps=2", "cpu:x86-64-v3 has no such hint; it has none"),
         ("ascend:910b", "num_warps=2", "ascend:910b has no such hint; expected one of dot_pad"),
         ("ascend:910b", "multibuffer=3", "expected one of 1, 2"),
-        ("ascend:910b", "dot_pad_only_k", "the framework computes the chip's products"),
+        ("ascend:910b", "dot_pad_only_k", "the kernel computes no product of matrices in tiles"),
     ],
 )
 def test_a_hint_that_does_not_fit_is_ignored_and_the_kernel_is_the_same(
