@@ -228,3 +228,37 @@ reduce r0 in {summed}
   %4: bf16 = convert %3
   store out0[{result}*d0 + {columns}*d1 + d2] = %4
 """)
+
+
+def with_residuals(
+    rows: int, columns: int, summed: int, dtype: str = "f16", residuals: int = 1
+) -> Kernel:
+    """x (rows, summed) by the transpose of a weight, plus residuals that are loaded before."""
+    lines = [f"param in in{n}: {dtype}[{rows * columns}]" for n in range(2, 2 + residuals)]
+    loads = [f"  %{n}: {dtype} = load in{n + 2}[{columns}*d0 + d1]" for n in range(residuals)]
+    at, last = residuals, residuals + 5
+    body = [
+        f"  %{at}: {dtype} = load in0[{summed}*d0 + r0]",
+        f"  %{at + 1}: f32 = convert %{at}",
+        f"  %{at + 2}: {dtype} = load in1[{summed}*d1 + r0]",
+        f"  %{at + 3}: f32 = convert %{at + 2}",
+        f"  %{at + 4}: f32 = mul %{at + 1}, %{at + 3}",
+        f"  %{at + 5}: f32 = sum %{at + 4}",
+    ]
+    for n in range(residuals):
+        body.append(f"  %{last + 1}: f32 = convert %{n}")
+        body.append(f"  %{last + 2}: f32 = add %{last}, %{last + 1}")
+        last += 2
+    text = "\n".join([*lines, f"param out out0: {dtype}[{rows * columns}]"])
+    return parse_kernel(f"""\
+kernel with_residuals
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+{text}
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+{chr(10).join([*loads, *body])}
+  %{last + 1}: {dtype} = convert %{last}
+  store out0[{columns}*d0 + d1] = %{last + 1}
+""")
