@@ -262,3 +262,36 @@ reduce r0 in {summed}
   %{last + 1}: {dtype} = convert %{last}
   store out0[{columns}*d0 + d1] = %{last + 1}
 """)
+
+
+def biased_gelu(rows: int, columns: int, summed: int, dtype: str = "f16") -> Kernel:
+    """GELU of a linear layer with a bias: x (rows, summed), a weight (columns, summed)."""
+    return parse_kernel(f"""\
+kernel biased_gelu
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param in in2: {dtype}[{columns}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{summed}*d1 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = load in2[d1]
+  %7: f32 = convert %6
+  %8: f32 = add %5, %7
+  %9: f32 = 0.7071067811865476
+  %10: f32 = mul %8, %9
+  %11: f32 = erf %10
+  %12: f32 = 1.0
+  %13: f32 = add %11, %12
+  %14: f32 = 0.5
+  %15: f32 = mul %8, %14
+  %16: f32 = mul %15, %13
+  %17: {dtype} = convert %16
+  store out0[{columns}*d0 + d1] = %17
+""")
