@@ -59,7 +59,8 @@ class Contraction:
 
     Left factors vary over `rows`, right ones over `columns`, both over `batches`, each in the
     kernel's order. The extents of batches are constant. `axes_of` has the axes over which each
-    statement varies. `has_columns`: elements of right factors are adjacent along the last column.
+    statement varies. `has_columns`: elements of right factors are adjacent along the last column;
+    `has_rows`: those of left factors along the last row.
     """
 
     rows: tuple[Axis, ...]
@@ -68,6 +69,7 @@ class Contraction:
     axes_of: tuple[frozenset[str], ...]
     batches: tuple[Axis, ...] = ()
     has_columns: bool = False
+    has_rows: bool = False
 
 
 def find_contraction(
@@ -99,6 +101,7 @@ def find_contraction(
         axes_of=axes_of,
         batches=_axes(kernel, batches),
         has_columns=has_columns,
+        has_rows=bool(rows) and all(_is_adjacent_along(kernel, rows, s.left) for s in sums),
     )
 
 
@@ -106,13 +109,13 @@ def _axes(kernel: Kernel, names: frozenset[str]) -> tuple[Axis, ...]:
     return tuple(axis for axis in kernel.outer if axis.name in names)
 
 
-def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> bool:
-    """True if a factor's elements are adjacent along the last column, and not along the sums.
+def _is_adjacent_along(kernel: Kernel, axes: frozenset[str], factor: int) -> bool:
+    """True if a factor's elements are adjacent along the last of some axes, not along the sums.
 
-    A scale of each column does not matter: it is no matrix.
+    A scale of each column or row does not matter: it is no matrix.
     """
     reduced = {axis.name for axis in kernel.reduction}
-    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in columns), "")
+    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in axes), "")
     needed, pending = set[int](), [factor]
     while pending:
         number = pending.pop()

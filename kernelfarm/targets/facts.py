@@ -246,6 +246,7 @@ class TritonFacts:
     `takes_lone_pointers`: pointers may come from a block of one index. `takes_repeated_pointers`:
     pointers may be equal along one of two axes. `takes_many_axes`: blocks may have ten axes and
     more, as a bitonic sort needs. `max_sort_elems` is the longest row that one block sorts.
+    `turns_factors`: a product's factors are loaded as they lie in memory, and then transposed.
     """
 
     has_f64: bool
@@ -254,6 +255,7 @@ class TritonFacts:
     takes_lone_pointers: bool = True
     takes_repeated_pointers: bool = True
     takes_many_axes: bool = True
+    turns_factors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

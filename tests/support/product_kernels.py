@@ -295,3 +295,24 @@ reduce r0 in {summed}
   %17: {dtype} = convert %16
   store out0[{columns}*d0 + d1] = %17
 """)
+
+
+def gradient(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """The transpose of x (summed, rows) by y (summed, columns), as for a weight's gradient."""
+    return parse_kernel(f"""\
+kernel gradient
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{rows}*r0 + d0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{columns}*r0 + d1]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = convert %5
+  store out0[{columns}*d0 + d1] = %6
+""")

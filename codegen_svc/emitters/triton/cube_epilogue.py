@@ -25,7 +25,8 @@ class VectorValue:
     """A value in a vector core's buffer, from its first to its last position in time.
 
     Its block extends over the rows, the columns and the points of the sums that it varies over.
-    There are `copies` of it.
+    There are `copies` of it. `is_before`: it is computed for the factors, whose blocks may have
+    either of their two axes first.
     """
 
     first: int
@@ -34,7 +35,8 @@ class VectorValue:
     has_columns: bool
     has_points: bool
     itemsize_bytes: int
-    copies: int = 1
+    copies: int
+    is_before: bool
 
 
 def vector_values(kernel: Kernel, found: Contraction) -> tuple[VectorValue, ...]:
@@ -53,7 +55,7 @@ def vector_values(kernel: Kernel, found: Contraction) -> tuple[VectorValue, ...]
     for factor in factors & last.keys():
         last[factor] = max(last[factor], product)
     return tuple(
-        _value(kernel, found, number, (position[number], last[number]), number in factors)
+        _value(kernel, found, number, (position[number], last[number]), position[number] < product)
         for number in position
         if not isinstance(kernel.body[number], Store)
     )
@@ -101,19 +103,23 @@ def _needed(kernel: Kernel, roots: Iterable[int]) -> set[int]:
 
 
 def _value(
-    kernel: Kernel, found: Contraction, number: int, span: tuple[int, int], is_factor: bool
+    kernel: Kernel, found: Contraction, number: int, span: tuple[int, int], is_before: bool
 ) -> VectorValue:
     rows, columns, points = (
         not found.axes_of[number].isdisjoint(axis.name for axis in axes)
         for axes in (found.rows, found.columns, kernel.reduction)
     )
-    is_sum = number in {s.number for s in found.sums}
     # The sums of a lone row are one of the rows of a tile, which is masked and added up. A factor
     # has a copy with zeros past its end.
-    is_lone_row = is_sum and not found.rows
-    copies = (2 if is_lone_row else 1) * (2 if is_factor else 1)
+    is_lone_row = not found.rows and number in {s.number for s in found.sums}
     return VectorValue(
-        *span, rows or is_lone_row, columns, points, itemsize_bytes(kernel, number), copies
+        *span,
+        has_rows=rows or is_lone_row,
+        has_columns=columns,
+        has_points=points,
+        itemsize_bytes=itemsize_bytes(kernel, number),
+        copies=2 if is_lone_row or number in _factors(found) else 1,
+        is_before=is_before,
     )
 
 
@@ -127,10 +133,11 @@ def itemsize_bytes(kernel: Kernel, number: int) -> int:
 
 
 def _block_bytes(value: VectorValue, tiling: Tiling, chip: LocalBufferFacts) -> int:
-    """The bytes of a block: rows by points, points by columns, or rows by columns."""
+    """The bytes of a block; of a factor's block the shorter axis may be the last one."""
     rows = tiling.xblock if value.has_rows else 1
     columns = tiling.rblock if value.has_columns else 1
     points = tiling.kblock if value.has_points else 1
-    inner = columns if value.has_columns or not value.has_points else points
+    elems = rows * columns * points
+    inner = min(elems // points, points) if value.is_before else columns
     row_bytes = -(-inner * value.itemsize_bytes // chip.alignment_bytes) * chip.alignment_bytes
-    return rows * columns * points // inner * row_bytes
+    return elems // inner * row_bytes

@@ -95,6 +95,7 @@ class _Problem:
     lefts: int
     rights: int
     sums: int
+    has_rows: bool
     has_columns: bool
     itemsize_bytes: int
     passed_bytes: int
@@ -158,6 +159,7 @@ def _problem(kernel: Kernel, found: Contraction) -> _Problem:
         lefts=len({s.left for s in found.sums}),
         rights=len({s.right for s in found.sums}),
         sums=len(found.sums),
+        has_rows=found.has_rows,
         has_columns=found.has_columns,
         itemsize_bytes=max(factors),
         passed_bytes=_passed_bytes(kernel, found),
@@ -268,13 +270,19 @@ def _core_tiles(problem: _Problem, tiling: Tiling, target: TargetFacts) -> int:
 
 
 def _moved_bytes(problem: _Problem, tiling: Tiling, target: TargetFacts) -> int:
-    """The bytes of the busiest core: factors, sums and results of its tiles, without padding."""
+    """The bytes of the busiest core: factors, sums and results of its tiles."""
     x, r = min(tiling.xblock, problem.rows), min(tiling.rblock, problem.columns)
-    points, itemsize_bytes = problem.summed, problem.itemsize_bytes
-    run_bytes = max(_RUN_BYTES, min(tiling.kblock, points) * itemsize_bytes)
-    panels = -(-points // tiling.kblock)
-    along = panels * run_bytes
-    across = points * max(_RUN_BYTES, r * itemsize_bytes)
-    rights = across if problem.has_columns else r * along
-    tile = problem.lefts * x * along + problem.rights * rights + x * r * problem.passed_bytes
+    left = _factor_bytes(problem, tiling, x, is_adjacent=problem.has_rows)
+    right = _factor_bytes(problem, tiling, r, is_adjacent=problem.has_columns)
+    tile = problem.lefts * left + problem.rights * right + x * r * problem.passed_bytes
     return _core_tiles(problem, tiling, target) * tile
+
+
+def _factor_bytes(problem: _Problem, tiling: Tiling, side: int, *, is_adjacent: bool) -> int:
+    """The bytes of a factor for one tile; `is_adjacent`: its elements are so along the side."""
+    if is_adjacent:
+        return problem.summed * max(_RUN_BYTES, side * problem.itemsize_bytes)
+    whole, rest = divmod(problem.summed, tiling.kblock)
+    run_bytes = max(_RUN_BYTES, tiling.kblock * problem.itemsize_bytes)
+    last_bytes = max(_RUN_BYTES, rest * problem.itemsize_bytes) if rest else 0
+    return side * (whole * run_bytes + last_bytes)

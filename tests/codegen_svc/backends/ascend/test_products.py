@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from math import erf
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from tests.support.product_kernels import (
     batched,
     biased_gelu,
     gated,
+    gradient,
     linear,
     scaled,
     vector,
@@ -47,6 +49,8 @@ CUBE = TARGET.section(CubeFacts)
 
 ROUNDING = {DType.BF16: 2.0**-8, DType.F16: 2.0**-11, DType.F32: 2.0**-23}
 """A rounding to the type, as a part of the value."""
+Exact = Callable[[dict[str, Array]], tuple[Array, Array]]
+"""The result of a kernel in float64, and the sums of its terms' magnitudes."""
 
 
 @pytest.fixture(autouse=True)
@@ -69,15 +73,10 @@ def wide_of(buffers: dict[str, Array], name: str, *shape: int) -> Array:
 
 
 def gelu(x: Array) -> Array:
-    # The error function to 1e-15, by NumPy alone: a product over it needs no more.
-    from math import erf  # noqa: PLC0415
-
     return x * 0.5 * (1 + np.vectorize(erf)(x * 0.7071067811865476))
 
 
-def plain(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
-    """The product in float64, and the sum of its terms' magnitudes."""
-
+def plain(m: int, n: int, k: int) -> Exact:
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         x, weight = wide_of(buffers, "in0", m, k), wide_of(buffers, "in1", n, k)
         return x @ weight.T, np.abs(x) @ np.abs(weight).T
@@ -85,8 +84,8 @@ def plain(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, A
     return exact
 
 
-def turned(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
-    """GELU of the product by a weight (k, n) and a bias, plus a residual, in float64."""
+def turned(m: int, n: int, k: int) -> Exact:
+    """GELU of the product by a weight (k, n) and a bias, plus a residual."""
 
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         x, weight = wide_of(buffers, "in0", m, k), wide_of(buffers, "in1", k, n)
@@ -97,7 +96,7 @@ def turned(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, 
     return exact
 
 
-def with_bias(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
+def with_bias(m: int, n: int, k: int) -> Exact:
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         total, size = plain(m, n, k)(buffers)
         return gelu(total + wide_of(buffers, "in2", 1, n)), size
@@ -105,7 +104,7 @@ def with_bias(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Arra
     return exact
 
 
-def added(m: int, n: int, k: int, count: int) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
+def added(m: int, n: int, k: int, count: int) -> Exact:
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         total, size = plain(m, n, k)(buffers)
         others = sum(wide_of(buffers, f"in{number + 2}", m, n) for number in range(count))
@@ -114,7 +113,7 @@ def added(m: int, n: int, k: int, count: int) -> Callable[[dict[str, Array]], tu
     return exact
 
 
-def silu_of(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
+def silu_of(m: int, n: int, k: int) -> Exact:
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         x = wide_of(buffers, "in0", m, k)
         gate, up = (x @ wide_of(buffers, name, n, k).T for name in ("in1", "in2"))
@@ -124,13 +123,19 @@ def silu_of(m: int, n: int, k: int) -> Callable[[dict[str, Array]], tuple[Array,
     return exact
 
 
-def of_batches(
-    batches: int, m: int, n: int, k: int
-) -> Callable[[dict[str, Array]], tuple[Array, Array]]:
+def of_batches(batches: int, m: int, n: int, k: int) -> Exact:
     def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
         x, weight = wide_of(buffers, "in0", batches, m, k), wide_of(buffers, "in1", batches, n, k)
         turned_weight = weight.transpose(0, 2, 1)
         return x @ turned_weight, np.abs(x) @ np.abs(turned_weight)
+
+    return exact
+
+
+def of_turned_rows(m: int, n: int, k: int) -> Exact:
+    def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
+        x, weight = wide_of(buffers, "in0", k, m), wide_of(buffers, "in1", k, n)
+        return x.T @ weight, np.abs(x).T @ np.abs(weight)
 
     return exact
 
@@ -146,6 +151,7 @@ CASES = [
     (gated(50, 40, 33, "f16"), silu_of(50, 40, 33)),
     (wide(100, 70, 130, has_columns=True), turned(100, 70, 130)),
     (batched(2, 13, 20, 24, 32), of_batches(26, 20, 24, 32)),
+    (gradient(100, 70, 130), of_turned_rows(100, 70, 130)),
 ]
 
 
@@ -158,7 +164,7 @@ def shown(case: tuple[Kernel, Any]) -> str:
 @pytest.mark.third_party
 @pytest.mark.parametrize("case", CASES, ids=shown)
 def test_linalg_equals_float64_and_triton_s_interpreter(
-    case: tuple[Kernel, Callable[[dict[str, Array]], tuple[Array, Array]]], tmp_path: Path
+    case: tuple[Kernel, Exact], tmp_path: Path
 ) -> None:
     need(*TOOLS)
     kernel, exact_of = case
@@ -245,6 +251,21 @@ def test_the_product_and_what_follows_it_are_one_function() -> None:
         assert text.index(after) > product
 
 
+@pytest.mark.parametrize(
+    ("kernel", "transposes"),
+    [
+        (linear(512, 768, 768), 1),  # a weight (n, k)
+        (wide(512, 768, 768, has_columns=True), 0),
+        (gradient(512, 768, 768), 1),  # x is (k, m)
+    ],
+)
+def test_blocks_are_copied_as_factors_lie_in_memory(kernel: Kernel, transposes: int) -> None:
+    text = linalg_of(built_of(kernel))
+    assert text.count("linalg.transpose") == transposes
+    # The adapter's mark of blocks whose last axis is strided.
+    assert "MayImplicitTranspose" not in text
+
+
 def test_both_products_of_a_gated_layer_are_in_one_loop() -> None:
     lines = linalg_of(built_of(gated(512, 768, 768))).splitlines()
     first, second = (n for n, line in enumerate(lines) if "linalg.matmul" in line)
@@ -297,7 +318,7 @@ def test_panels_are_annotated_with_their_buffers() -> None:
     marks = re.findall(r"annotation\.mark (%\w+) {hivm\.multi_buffer = 2 : i32} : (\S+)", text)
     tile = tiling_of(built_of(linear(512, 512, 4096, "f16")))
     x, r, k = tile["xblock"], tile["rblock"], tile["kblock"]
-    assert [kind for _, kind in marks] == [f"tensor<{x}x{k}xf16>", f"tensor<{k}x{r}xf16>"]
+    assert [kind for _, kind in marks] == [f"tensor<{x}x{k}xf16>", f"tensor<{r}x{k}xf16>"]
     # A residual is no panel.
     residual = linalg_of(built_of(with_residuals(4096, 512, 4096, "f16")))
     assert residual.count("hivm.multi_buffer") == len(marks)

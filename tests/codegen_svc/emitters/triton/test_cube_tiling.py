@@ -28,6 +28,7 @@ from tests.support.examples import examples
 from tests.support.product_kernels import (
     batched,
     gated,
+    gradient,
     linear,
     scaled,
     sliced,
@@ -69,6 +70,7 @@ def products(draw: st.DrawFn) -> Kernel:
         lambda: sliced(draw(few), rows, columns, summed, dtype),
         lambda: batched(draw(few), draw(few), rows, columns, summed),
         lambda: wide_batched(draw(few), rows, columns, summed),
+        lambda: gradient(rows, columns, summed, dtype),
         lambda: vector(columns, summed),
         lambda: scaled(summed, dtype),
     )
