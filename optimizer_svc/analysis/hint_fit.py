@@ -21,7 +21,7 @@ from kernelfarm.ir.hints import (
 )
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts
-from optimizer_svc.ir.products import factors_of
+from optimizer_svc.analysis.factor_types import factor_types
 
 _MAX_WARPS = 32
 """The most warps of a program that Triton compiles."""
@@ -36,7 +36,7 @@ def hint_misfit(hint: KernelHint, kernel: Kernel, target: TargetFacts) -> str:
     if hint.name in PIPELINE_HINTS:
         return _pipeline_misfit(hint, kernel)
     of_products = hint.name in PRODUCT_HINTS or hint.name == DOT_PAD_ONLY_K
-    if of_products and find_contraction(kernel, factors_of(target)) is None:
+    if of_products and find_contraction(kernel, factor_types(target)) is None:
         return "the kernel computes no product of matrices in tiles"
     if hint.name == DOT_PAD_ONLY_K:
         return "" if hint.value is None else "expected no number"

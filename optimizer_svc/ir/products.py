@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.contractions import (
-    ALL_FACTORS,
-    NARROW_FACTORS,
-    WIDE_FACTORS,
-    find_contraction,
-)
+from kernelfarm.ir.contractions import NARROW_FACTORS, WIDE_FACTORS, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.processor_products import single_product
-from kernelfarm.targets import TargetFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +37,8 @@ class Products:
 
     What they multiply by weights is stored, as for the library: a sum would compute it again for
     each row of the weight. `factors` are the element types that the target multiplies in tiles:
-    f32 on a processor, which needs strided matrices in memory. `notes` are for the report, one fact
-    a line.
+    f32 alone on a processor, which needs strided matrices in memory. `notes` are for the report,
+    one fact a line.
     """
 
     by_result: Mapping[int, Product]
@@ -71,10 +65,3 @@ class Products:
 
 
 NO_PRODUCTS = Products({})
-
-
-def factors_of(target: TargetFacts) -> tuple[DType, ...]:
-    """The element types that a target multiplies in tiles."""
-    if not target.has_matrix_units:
-        return WIDE_FACTORS
-    return tuple(dtype for dtype in ALL_FACTORS if target.multiplies(dtype.value))

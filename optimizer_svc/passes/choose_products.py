@@ -22,11 +22,12 @@ from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products, factors_of
+from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 MAX_ROWS = 64
@@ -107,7 +108,7 @@ class _Chooser:
             for reason, count in self._refused.items()
         )
         notes = (*self._notes, *refused)
-        return Products(self._found, factors_of(self._target), notes)
+        return Products(self._found, factor_types(self._target), notes)
 
     def _candidate(self, node: Node) -> Product | Refused:
         """The product, if kernels of the target can compute it."""
