@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from examples.real_inputs import WHOLE_GRAPHS
 from kernelfarm.client.capture.exported import export_model
 from kernelfarm.client.compile_model import connect
 from kernelfarm.client.farm.compile_options import CompileOptions
@@ -18,7 +21,7 @@ from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
-from kernelfarm.ir.program_ir import Launch
+from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.ir.text import parse_kernel
 from tests.e2e.linalg_loader import LinalgLoader
 from tests.support.accuracy import assert_as_good_as_eager
@@ -28,6 +31,7 @@ from tests.support.linalg_cpu import TOOLS
 from tests.support.third_party import need
 
 TARGET = "ascend:910b"
+ATTENTION = "aten.scaled_dot_product_attention.default"
 
 
 class GeluLayer(nn.Module):
@@ -56,12 +60,34 @@ class GatedLayer(nn.Module):
         return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
 
 
-CASES = {
-    "gelu": (GeluLayer(70, 130), (3, 33, 70), torch.float16),
-    "gelu-f32": (GeluLayer(70, 130), (50, 70), torch.float32),
-    "gelu-one-row": (GeluLayer(70, 130), (1, 70), torch.float16),
-    "gated": (GatedLayer(96, 130), (100, 96), torch.float16),
+def layer(
+    model: nn.Module, *shape: int, dtype: torch.dtype = torch.float16
+) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A layer and its argument."""
+    torch.manual_seed(3)
+    return model.to(dtype), (torch.randn(shape).to(dtype),)
+
+
+def whole(name: str) -> tuple[Any, tuple[torch.Tensor, ...]]:
+    """A whole model and its arguments, in f16."""
+    made = WHOLE_GRAPHS[name]().half()
+    return made.model, made.args
+
+
+LAYERS: dict[str, Callable[[], tuple[Any, tuple[torch.Tensor, ...]]]] = {
+    "gelu": lambda: layer(GeluLayer(70, 130), 3, 33, 70),
+    "gelu-f32": lambda: layer(GeluLayer(70, 130), 50, 70, dtype=torch.float32),
+    "gelu-one-row": lambda: layer(GeluLayer(70, 130), 1, 70),
+    "gated": lambda: layer(GatedLayer(96, 130), 100, 96),
+    "reference": lambda: whole("reference"),
 }
+MODELS: dict[str, Callable[[], tuple[Any, tuple[torch.Tensor, ...]]]] = {
+    **LAYERS,
+    "llama": lambda: whole("llama"),
+    "bert": lambda: whole("bert"),
+}
+# slow: to translate and run the Linalg of a whole model takes seconds.
+CASES = [pytest.param(name, marks=[] if name in LAYERS else [pytest.mark.slow]) for name in MODELS]
 
 
 def compiled(graph: Graph, endpoint: str, choice: ProductChoice) -> CompiledProgram:
@@ -72,19 +98,17 @@ def compiled(graph: Graph, endpoint: str, choice: ProductChoice) -> CompiledProg
 
 @pytest.mark.third_party
 @pytest.mark.parametrize("name", CASES)
-def test_linalg_of_a_layer_s_products_computes_what_eager_does(
+def test_linalg_of_products_computes_what_eager_does(
     name: str, vendor_endpoint: str, tmp_path: Path
 ) -> None:
     need(*TOOLS)
-    model, shape, dtype = CASES[name]
-    torch.manual_seed(3)
-    model = model.to(dtype)
-    x = torch.randn(shape).to(dtype)
-    exported = export_model(model, (x,))
+    model, args = MODELS[name]()
+    exported = export_model(model, args)
     program = compiled(exported.captured.graph, vendor_endpoint, ProductChoice.OWN)
     if not all(variant.is_stub for variants in program.kernels for variant in variants):
         pytest.skip("this farm makes real objects: bishengir-compile is installed")
-    assert {type(step) for step in program.plan.steps} == {Launch}
+    externs = {step.op for step in program.plan.steps if isinstance(step, ExternCall)}
+    assert externs <= ({ATTENTION} if name not in LAYERS else set())
     with connect(vendor_endpoint) as client:
         stages = [s.sha256 for vs in program.kernels for s in vs[-1].stages]
         blobs = client.read_blobs(sorted(set(stages)))
@@ -100,9 +124,9 @@ def test_linalg_of_a_layer_s_products_computes_what_eager_does(
     )
     runner = PlanRunner(BoundProgram(program.plan, loaded, exported.captured, loader))
     with torch.no_grad():
-        flat = exported.flat_args((x,), {})
+        flat = exported.flat_args(args, {})
         result = exported.results(runner(flat), flat)
-    assert_as_good_as_eager(result, model, x)
+    assert_as_good_as_eager(result, model, *args)
     needs_cubes = [b"linalg.matmul" in stages["linalg"] for stages in texts]
     assert any(needs_cubes) is (name != "gelu-one-row")
 

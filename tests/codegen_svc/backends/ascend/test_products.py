@@ -28,6 +28,7 @@ from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.hints import KernelHint
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import CubeFacts, target_facts
+from tests.support.goldens import assert_golden_file
 from tests.support.linalg_cpu import TOOLS, linalg_of, run_linalg
 from tests.support.product_kernels import (
     batched,
@@ -237,6 +238,13 @@ def test_linalg_with_64_bit_positions_equals_float64(tmp_path: Path) -> None:
 def replace_sizes(kernel: Kernel, most: int) -> BuiltKernel:
     """The general variant of the kernel whose sizes reach so far."""
     return built_of(replace(kernel, sizes=tuple(replace(s, upper=most) for s in kernel.sizes)))
+
+
+@pytest.mark.golden
+def test_source_of_a_product_equals_its_golden() -> None:
+    built = built_of(biased_gelu(512, 768, 3072, "bf16"))
+    text = next(s.content for s in built.stages if s.name == "triton").decode()
+    assert_golden_file(text, Path(__file__).parent / "goldens" / "cube_product.py.txt")
 
 
 def test_the_product_and_what_follows_it_are_one_function() -> None:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from codegen_svc.backends.triton_gpu import scalar_rules
@@ -98,9 +98,7 @@ def chips(draw: st.DrawFn) -> TargetFacts:
 @settings(max_examples=examples(200), deadline=None)
 @given(products(), chips(), st.integers(1, 2))
 def test_no_tiling_is_over_a_limit(kernel: Kernel, target: TargetFacts, copies: int) -> None:
-    found = cube_tiling(kernel, target, 32, copies)
-    if found is None:
-        return
+    found = tiled(kernel, target, copies)
     tiling, use = found.tiling, found.use
     cube, chip = target.section(CubeFacts), target.section(LocalBufferFacts)
     x, r, k = tiling.xblock, tiling.rblock, tiling.kblock
@@ -122,8 +120,10 @@ def test_no_tiling_is_over_a_limit(kernel: Kernel, target: TargetFacts, copies: 
     assert fits_cores(use, target)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(products(), st.integers(1, 32))
+@example(batched(3, 4, 300, 300, 64), 5)  # batches that programs walk
+@example(batched(3, 4, 20, 20, 64), 32)
 def test_every_result_is_computed_once(kernel: Kernel, cores: int) -> None:
     cube = replace(CUBE, cores=cores)
     target = replace(ASCEND, cube=cube, local_buffer=replace(CHIP, vector_cores=2 * cores))
