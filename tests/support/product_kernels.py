@@ -316,3 +316,28 @@ reduce r0 in {summed}
   %6: {dtype} = convert %5
   store out0[{columns}*d0 + d1] = %6
 """)
+
+
+def padded(rows: int, columns: int, summed: int, inside: int) -> Kernel:
+    """x (rows, summed), of which points with row + column from `inside` on are 0.5, by a weight."""
+    return parse_kernel(f"""\
+kernel padded
+param in in0: f16[{rows * summed}]
+param in in1: f16[{columns * summed}]
+param out out0: f16[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: i64 = index d0 + r0
+  %1: i64 = {inside}
+  %2: bool = lt %0, %1
+  %3: f16 = 0.5
+  %4: f16 = load in0[{summed}*d0 + r0] if %2 else %3
+  %5: f32 = convert %4
+  %6: f16 = load in1[{summed}*d1 + r0]
+  %7: f32 = convert %6
+  %8: f32 = mul %5, %7
+  %9: f32 = sum %8
+  %10: f16 = convert %9
+  store out0[{columns}*d0 + d1] = %10
+""")

@@ -95,7 +95,8 @@ def _built(kernel: Kernel, target: TargetFacts, variant: VariantPlan, plan: _Pla
         linalg = _linalg(kernel, plan, lower_to_linalg(kernel.name, ttir))
     cores = check_cores(kernel.name, linalg.text, plan.use)
     launch = _launch_facts(kernel, target, plan, cores)
-    is_double_buffered = plan.tiling.load_buffers > 1
+    # A product's panels say themselves that there are two; its tiles are in the budget once.
+    is_double_buffered = plan.use is None and plan.tiling.load_buffers > 1
     made = kernel_object(linalg.text, launch, target.arch, is_double_buffered=is_double_buffered)
     return BuiltKernel(
         binary_stage=BINARY_STAGE,

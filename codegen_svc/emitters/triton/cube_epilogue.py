@@ -1,8 +1,8 @@
 """Bytes of a vector core's buffer for what a product computes beside its sums.
 
-A factor that is only loaded goes from memory to the cube core, and takes nothing of the vector
-core's buffer. What is computed from factors lives with their blocks until the product, what is
-computed from the sums with the tile of results. All sums reach the buffer at the same time.
+A factor that is only loaded, without a mask, goes from memory to the cube core, and takes nothing
+of the vector core's buffer. What is computed for factors lives with their blocks until the product,
+what is computed from the sums with the tile of results. All sums reach the buffer together.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _order(kernel: Kernel, found: Contraction) -> tuple[list[int], list[int]]:
     factors, body = _factors(found), kernel.body
     needed = _needed(kernel, factors)
     read = {operand for number in needed for operand in operands_of(body[number])}
-    to_cube = {n for n in factors - read if isinstance(body[n], Load)}
+    to_cube = {n for n in factors - read if isinstance(s := body[n], Load) and s.mask is None}
     reduced = {axis.name for axis in kernel.reduction}
     sums = {s.number for s in found.sums}
     late = (

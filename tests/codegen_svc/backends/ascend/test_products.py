@@ -25,7 +25,6 @@ from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import program_count
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
-from kernelfarm.ir.hints import KernelHint
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import CubeFacts, target_facts
 from tests.support.goldens import assert_golden_file
@@ -36,6 +35,7 @@ from tests.support.product_kernels import (
     gated,
     gradient,
     linear,
+    padded,
     scaled,
     vector,
     wide,
@@ -141,6 +141,16 @@ def of_turned_rows(m: int, n: int, k: int) -> Exact:
     return exact
 
 
+def of_padded_rows(m: int, n: int, k: int, inside: int) -> Exact:
+    def exact(buffers: dict[str, Array]) -> tuple[Array, Array]:
+        is_outside = np.arange(m)[:, None] + np.arange(k) >= inside
+        x = np.where(is_outside, 0.5, wide_of(buffers, "in0", m, k))
+        weight = wide_of(buffers, "in1", n, k)
+        return x @ weight.T, np.abs(x) @ np.abs(weight).T
+
+    return exact
+
+
 CASES = [
     (linear(100, 70, 130, "f16"), plain(100, 70, 130)),
     (linear(1, 70, 130), plain(1, 70, 130)),
@@ -153,6 +163,7 @@ CASES = [
     (wide(100, 70, 130, has_columns=True), turned(100, 70, 130)),
     (batched(2, 13, 20, 24, 32), of_batches(26, 20, 24, 32)),
     (gradient(100, 70, 130), of_turned_rows(100, 70, 130)),
+    (padded(100, 70, 130, 160), of_padded_rows(100, 70, 130, 160)),
 ]
 
 
@@ -319,61 +330,6 @@ def test_a_note_states_cores_and_buffers() -> None:
         " L0A 32768 of 65536 bytes, L0B 65536 of 65536 bytes, L0C 131072 of 131072 bytes,"
         " L1 393216 of 524288 bytes, unified buffer 196608 of 196608 bytes"
     )
-
-
-def test_panels_are_annotated_with_their_buffers() -> None:
-    text = linalg_of(built_of(linear(512, 512, 4096, "f16")))
-    marks = re.findall(r"annotation\.mark (%\w+) {hivm\.multi_buffer = 2 : i32} : (\S+)", text)
-    tile = tiling_of(built_of(linear(512, 512, 4096, "f16")))
-    x, r, k = tile["xblock"], tile["rblock"], tile["kblock"]
-    assert [kind for _, kind in marks] == [f"tensor<{x}x{k}xf16>", f"tensor<{r}x{k}xf16>"]
-    # A residual is no panel.
-    residual = linalg_of(built_of(with_residuals(4096, 512, 4096, "f16")))
-    assert residual.count("hivm.multi_buffer") == len(marks)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "hint", "note", "marks"),
-    [
-        (linear(512, 512, 4096), KernelHint("dot_pad_only_k"), "applied", 2),
-        (
-            scaled(64, "f16"),
-            KernelHint("dot_pad_only_k"),
-            "ignored: something else than the product uses its blocks",
-            0,
-        ),
-        (linear(512, 512, 4096), KernelHint("multibuffer", 1), "applied", 0),
-        (linear(512, 512, 4096), KernelHint("multibuffer", 2), "applied", 0),
-        (
-            linear(64, 64, 64),
-            KernelHint("multibuffer"),
-            "ignored: a core computes its tile in one step, so it fetches no next panel",
-            0,
-        ),
-    ],
-)
-def test_hints_of_products(kernel: Kernel, hint: KernelHint, note: str, marks: int) -> None:
-    built = built_of(replace(kernel, hints=(hint,)))
-    assert built.notes[-1] == f"hint {hint}: {note}"
-    text = linalg_of(built)
-    assert text.count("{dot_pad_only_k}") == marks
-    assert (hint.value == 1) <= ("hivm.multi_buffer" not in text)
-
-
-def test_rows_and_columns_past_the_end_need_no_zeros() -> None:
-    """What `dot_pad_only_k` relies on: with NaN there, in every tile, results are the same."""
-    kernel = linear(50, 70, 600, "f16")
-    plain_case = interpreted_case(kernel, random_buffers(kernel, {}))
-    padded = re.sub(
-        r"(?m)^( +)(in\d_\d) = (tl\.load\(.*(?<=[ =])(k\w*mask).*), other=0\.0\)$",
-        r"\1\2 = tl.where(\4, \3, other=float('nan')), 0.0)",
-        plain_case.source.text,
-    )
-    assert padded.count("float('nan')") == 2
-    cases = [plain_case, replace(plain_case, source=replace(plain_case.source, text=padded))]
-    results = run_interpreted(cases)
-    first, second = (result[-1] for result in results if not isinstance(result, str))
-    np.testing.assert_array_equal(first, second)
 
 
 def test_what_does_not_fit_cube_cores_is_computed_by_vector_cores() -> None:

@@ -30,6 +30,7 @@ from tests.support.product_kernels import (
     gated,
     gradient,
     linear,
+    padded,
     scaled,
     sliced,
     vector,
@@ -71,6 +72,7 @@ def products(draw: st.DrawFn) -> Kernel:
         lambda: batched(draw(few), draw(few), rows, columns, summed),
         lambda: wide_batched(draw(few), rows, columns, summed),
         lambda: gradient(rows, columns, summed, dtype),
+        lambda: padded(rows, columns, summed, draw(side)),
         lambda: vector(columns, summed),
         lambda: scaled(summed, dtype),
     )
@@ -301,6 +303,17 @@ def test_a_long_epilogue_has_smaller_tiles() -> None:
     ]
     assert sides == sorted(sides, reverse=True)
     assert sides[0] > sides[-1]
+
+
+def test_factors_that_vector_cores_compute_take_their_buffer() -> None:
+    """Those that are only loaded go to the cube core."""
+    kernels = (linear(64, 64, 512, "f16"), padded(64, 64, 512, 100))
+    loaded, masked = (tiled(kernel) for kernel in kernels)
+    x, r, k = masked.tiling.xblock, masked.tiling.rblock, masked.tiling.kblock
+    assert loaded.use.unified_buffer_bytes == (4 + 2) * loaded.tiling.xblock * loaded.tiling.rblock
+    # The factor, its copy with zeros past the end, its mask, and the positions that that needs.
+    assert masked.use.unified_buffer_bytes >= x * k * (2 + 2 + 1)
+    assert masked.use.unified_buffer_bytes > (4 + 2) * x * r
 
 
 def test_two_panels_of_each_factor_are_in_l1_unless_one_is_asked_for() -> None:
