@@ -25,7 +25,7 @@ from codegen_svc.backends.ascend.triton_ir import triton_ir
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.cube_tiling import CubeUse
+from codegen_svc.emitters.triton.cube_tiling import CubeUse, cube_contraction
 from codegen_svc.emitters.triton.local_tiling import local_bytes
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, program_count
@@ -35,6 +35,8 @@ from kernelfarm.ir.hints import DOT_PAD_ONLY_K
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.targets import CubeFacts, LocalBufferFacts, TargetFacts
+
+_NO_PRODUCT = "no product on cube cores"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +68,15 @@ def build_loop_kernel(kernel: Kernel, target: TargetFacts, variant: VariantPlan)
     """
     product, hint_notes = hinted_cube_tiling(kernel, target, variant.index_bits)
     if product is None:
-        return _built(kernel, target, variant, _vector_plan(kernel, target, variant))
+        is_product = cube_contraction(kernel, target) is not None
+        unfit = (f"{_NO_PRODUCT}: no tile fits their buffers",) if is_product else ()
+        return _built(kernel, target, variant, _vector_plan(kernel, target, variant, *unfit))
     notes = (cores_note(product.use, target), *hint_notes)
     plan = _Plan(product.tiling, product.use.unified_buffer_bytes, product.use, notes)
     try:
         return _built(kernel, target, variant, plan)
     except KernelRejectedError as error:
-        note = f"no product on cube cores: {error}"
+        note = f"{_NO_PRODUCT}: {error}"
         return _built(kernel, target, variant, _vector_plan(kernel, target, variant, note))
 
 

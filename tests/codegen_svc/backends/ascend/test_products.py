@@ -26,7 +26,7 @@ from codegen_svc.emitters.triton.tiling import program_count
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import CubeFacts, target_facts
+from kernelfarm.targets import CubeFacts, LocalBufferFacts, target_facts
 from tests.support.goldens import assert_golden_file
 from tests.support.linalg_cpu import TOOLS, linalg_of, run_linalg
 from tests.support.product_kernels import (
@@ -337,6 +337,19 @@ def test_what_does_not_fit_cube_cores_is_computed_by_vector_cores() -> None:
     built = BACKEND.build(linear(64, 64, 64), tiny)[-1]
     assert tiling_of(built)["cores"] == "vector"
     assert "linalg.matmul" not in linalg_of(built)
+    assert built.notes == ("no product on cube cores: no tile fits their buffers",)
+
+
+def test_what_the_toolchain_refuses_is_computed_by_vector_cores() -> None:
+    """Triton takes no block of more than 2^20 elements, which this chip would hold."""
+    large = 1 << 26
+    cube = replace(CUBE, l0a_bytes=large, l0b_bytes=large, l0c_bytes=large, l1_bytes=large)
+    chip = replace(TARGET.section(LocalBufferFacts), size_bytes=large)
+    wide_chip = replace(TARGET, cube=replace(cube, cores=1), local_buffer=chip)
+    built = BACKEND.build(linear(4096, 4096, 64), wide_chip)[-1]
+    assert tiling_of(built)["cores"] == "vector"
+    (note,) = built.notes
+    assert re.match(r"no product on cube cores: triton \S+ refuses kernel linear", note)
 
 
 def test_a_vector_by_a_matrix_of_contiguous_columns_is_a_product_of_one_row() -> None:
