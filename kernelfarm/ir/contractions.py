@@ -11,8 +11,8 @@ computed before a sum belongs to a factor, what is computed after it to the tile
 A vector by a matrix has no rows. It is a contraction if the matrix has contiguous columns; a row of
 a matrix with contiguous rows is a row to reduce like any other.
 
-Which elements factors may have depends on the chip: instructions for matrices multiply 16 bits,
-the vector instructions of a processor f32.
+Which elements factors may have depends on the chip: a GPU's instructions for matrices multiply 16
+bits, the vector instructions of a processor f32, the cube cores of an Ascend chip both.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ NARROW_FACTORS = (DType.F16, DType.BF16)
 """Element types of factors: their products are exact in f32."""
 WIDE_FACTORS = (DType.F32,)
 """Element types of factors that a processor multiplies in vectors."""
+ALL_FACTORS = (*NARROW_FACTORS, *WIDE_FACTORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,8 @@ class Contraction:
 
     Left factors vary over `rows`, right ones over `columns`, both over `batches`, each in the
     kernel's order. The extents of batches are constant. `axes_of` has the axes over which each
-    statement varies. `has_columns`: elements of right factors are adjacent along the last column.
+    statement varies. `has_columns`: elements of right factors are adjacent along the last column;
+    `has_rows`: those of left factors along the last row.
     """
 
     rows: tuple[Axis, ...]
@@ -67,6 +69,7 @@ class Contraction:
     axes_of: tuple[frozenset[str], ...]
     batches: tuple[Axis, ...] = ()
     has_columns: bool = False
+    has_rows: bool = False
 
 
 def find_contraction(
@@ -98,6 +101,7 @@ def find_contraction(
         axes_of=axes_of,
         batches=_axes(kernel, batches),
         has_columns=has_columns,
+        has_rows=bool(rows) and all(_is_adjacent_along(kernel, rows, s.left) for s in sums),
     )
 
 
@@ -105,13 +109,13 @@ def _axes(kernel: Kernel, names: frozenset[str]) -> tuple[Axis, ...]:
     return tuple(axis for axis in kernel.outer if axis.name in names)
 
 
-def _is_adjacent_along(kernel: Kernel, columns: frozenset[str], factor: int) -> bool:
-    """True if a factor's elements are adjacent along the last column, and not along the sums.
+def _is_adjacent_along(kernel: Kernel, axes: frozenset[str], factor: int) -> bool:
+    """True if a factor's elements are adjacent along the last of some axes, not along the sums.
 
-    A scale of each column does not matter: it is no matrix.
+    A scale of each column or row does not matter: it is no matrix.
     """
     reduced = {axis.name for axis in kernel.reduction}
-    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in columns), "")
+    last = next((axis.name for axis in reversed(kernel.outer) if axis.name in axes), "")
     needed, pending = set[int](), [factor]
     while pending:
         number = pending.pop()
@@ -183,14 +187,13 @@ def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tup
 
 
 def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
-    """The value of `elements` that a value is, or that it is converted from; None if neither."""
-    if _dtype(kernel, number) in elements:
-        return number
+    """The value of `elements` that a value is converted from, or that it is; None if neither."""
     wide = kernel.body[number]
-    if not isinstance(wide, Compute) or wide.op != "convert":
-        return None
-    (operand,) = wide.operands
-    return operand if _dtype(kernel, operand) in elements else None
+    if isinstance(wide, Compute) and wide.op == "convert" and wide.dtype is DType.F32:
+        (operand,) = wide.operands
+        if _dtype(kernel, operand) in elements:
+            return operand
+    return number if _dtype(kernel, number) in elements else None
 
 
 def _dtype(kernel: Kernel, number: int) -> DType | None:

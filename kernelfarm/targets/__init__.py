@@ -20,6 +20,7 @@ from typing import Any
 from kernelfarm.errors import InternalError, UnknownTargetError
 from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
+from kernelfarm.targets.facts import CubeFacts as CubeFacts
 from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
 from kernelfarm.targets.facts import GpuFacts as GpuFacts
 from kernelfarm.targets.facts import LlvmFacts as LlvmFacts

@@ -207,18 +207,35 @@ class GpuFacts:
 class LocalBufferFacts:
     """A chip whose vector cores compute in a buffer of their own.
 
-    Each block in the buffer begins at a multiple of `alignment_bytes`. `cube_bytes` is the buffer
-    of a core for matrix products, which holds their operands; None: not known. `hints` are the
-    names of the hints that the chip's toolchain can follow. A block has up to `max_block_copies`
-    buffers, so that the next ones are fetched while one is computed.
+    Each block in the buffer begins at a multiple of `alignment_bytes`. `hints` are the names of the
+    hints that the chip's toolchain can follow. A block has up to `max_block_copies` buffers, so
+    that the next ones are fetched while one is computed.
     """
 
     vector_cores: int
     size_bytes: int
     alignment_bytes: int
-    cube_bytes: int | None = None
     max_block_copies: int = 1
     hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CubeFacts:
+    """A chip with cores for matrix products, each with buffers of its own.
+
+    A product's operands are copied to the buffer L1, from there left ones to L0A and right ones to
+    L0B. Sums are in L0C. A core multiplies fractals of `fractal_side` rows or columns, and of
+    `fractal_bytes` along the sums. `types` are the element types of both factors; sums are in f32.
+    """
+
+    cores: int
+    l0a_bytes: int
+    l0b_bytes: int
+    l0c_bytes: int
+    l1_bytes: int
+    fractal_side: int
+    fractal_bytes: int
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +246,7 @@ class TritonFacts:
     `takes_lone_pointers`: pointers may come from a block of one index. `takes_repeated_pointers`:
     pointers may be equal along one of two axes. `takes_many_axes`: blocks may have ten axes and
     more, as a bitonic sort needs. `max_sort_elems` is the longest row that one block sorts.
+    `turns_factors`: a product's factors are loaded as they lie in memory, and then transposed.
     """
 
     has_f64: bool
@@ -237,6 +255,7 @@ class TritonFacts:
     takes_lone_pointers: bool = True
     takes_repeated_pointers: bool = True
     takes_many_axes: bool = True
+    turns_factors: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +293,8 @@ class TargetFacts:
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
-    without `few_rows` and `tiles`, the framework's library computes every product of matrices.
+    without `few_rows` and `tiles`, the framework's library computes every product of matrices,
+    unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     """
@@ -295,6 +315,7 @@ class TargetFacts:
     tiles: TileFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
+    cube: CubeFacts | None = None
     triton: TritonFacts | None = None
     processor: ProcessorFacts | None = None
     llvm: LlvmFacts | None = None
@@ -306,6 +327,17 @@ class TargetFacts:
             return tuple(sorted((*self.gpu.hints, *self.gpu.own_hints)))
         return () if self.local_buffer is None else self.local_buffer.hints
 
+    @property
+    def has_matrix_units(self) -> bool:
+        """True if programs compute tiles of products by the chip's units for matrices."""
+        return self.gpu is not None or self.cube is not None
+
+    def multiplies(self, dtype: str) -> bool:
+        """True if the chip's units for matrices take factors of an element type."""
+        if self.gpu is not None:
+            return bool(self.gpu.multiplies(dtype))
+        return self.cube is not None and dtype in self.cube.types
+
     def two_passes(self, op: str) -> TwoPassLimits:
         """Up to which row length two passes compute a guided reduction of the loop IR better."""
         return dict(self.max_two_pass_elems).get(op, TwoPassLimits())
@@ -316,7 +348,11 @@ class TargetFacts:
         Raises:
             InternalError: the chip's file has no such section.
         """
-        for stated in (self.gpu, self.local_buffer, self.triton, self.processor, self.llvm):
+        sections = (
+            *(self.gpu, self.local_buffer, self.cube),
+            *(self.triton, self.processor, self.llvm),
+        )
+        for stated in sections:
             if isinstance(stated, kind):
                 return stated
         raise InternalError(

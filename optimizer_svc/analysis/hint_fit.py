@@ -21,6 +21,7 @@ from kernelfarm.ir.hints import (
 )
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, LocalBufferFacts, TargetFacts
+from optimizer_svc.analysis.factor_types import factor_types
 
 _MAX_WARPS = 32
 """The most warps of a program that Triton compiles."""
@@ -34,10 +35,11 @@ def hint_misfit(hint: KernelHint, kernel: Kernel, target: TargetFacts) -> str:
         return _unknown(hint.name, target)
     if hint.name in PIPELINE_HINTS:
         return _pipeline_misfit(hint, kernel)
-    if hint.name == DOT_PAD_ONLY_K:
-        return "the framework computes the chip's products of matrices"
-    if hint.name in PRODUCT_HINTS and find_contraction(kernel) is None:
+    of_products = hint.name in PRODUCT_HINTS or hint.name == DOT_PAD_ONLY_K
+    if of_products and find_contraction(kernel, factor_types(target)) is None:
         return "the kernel computes no product of matrices in tiles"
+    if hint.name == DOT_PAD_ONLY_K:
+        return "" if hint.value is None else "expected no number"
     is_copies = hint.name == MULTIBUFFER
     stated = block_copies(hint.value) if is_copies else hint.value
     if hint.name in SWITCHES and stated is None:

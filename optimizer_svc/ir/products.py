@@ -37,8 +37,8 @@ class Products:
 
     What they multiply by weights is stored, as for the library: a sum would compute it again for
     each row of the weight. `factors` are the element types that the target multiplies in tiles:
-    f32 on a processor, which needs strided matrices in memory. `notes` are for the report, one fact
-    a line.
+    f32 alone on a processor, which needs strided matrices in memory. `notes` are for the report,
+    one fact a line.
     """
 
     by_result: Mapping[int, Product]

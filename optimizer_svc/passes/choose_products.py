@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
-from kernelfarm.ir.contractions import NARROW_FACTORS, WIDE_FACTORS
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.product_slices import product_slices
@@ -108,8 +108,7 @@ class _Chooser:
             for reason, count in self._refused.items()
         )
         notes = (*self._notes, *refused)
-        is_gpu = self._target.gpu is not None
-        return Products(self._found, NARROW_FACTORS if is_gpu else WIDE_FACTORS, notes)
+        return Products(self._found, factor_types(self._target), notes)
 
     def _candidate(self, node: Node) -> Product | Refused:
         """The product, if kernels of the target can compute it."""
@@ -120,7 +119,7 @@ class _Chooser:
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
-        if self._target.gpu is None:
+        if not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         if refused is not None:
             return refused
@@ -153,10 +152,11 @@ class _Chooser:
         """The times of a product, or why nothing is known about it."""
         kind = self._facts.types[product.weight]
         rows = node.types[0].shape[0]
-        if product.is_tiled and self._target.gpu is None:
+        has_units = self._target.has_matrix_units
+        if product.is_tiled and not has_units:
             return self._expected_in_tiles(node, product)
         expected = _expected(rows.constant, kind, product, self._target)
-        if isinstance(expected, Refused) or self._target.gpu is None:
+        if isinstance(expected, Refused) or not has_units:
             return expected
         launch_bytes = self._target.memory.launch_bytes
         launch = launch_bytes / (product_of(list(kind.shape)).constant * kind.dtype.itemsize_bytes)
@@ -181,7 +181,7 @@ class _Chooser:
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found
         by = "a kernel" if found.slices == 1 else f"kernels, in {found.slices} slices"
-        by += " in tiles" if found.is_tiled and self._target.gpu is None else ""
+        by += " in tiles" if found.is_tiled and not self._target.has_matrix_units else ""
         self._note(node, by, reason)
 
     def _note(self, node: Node, by: str, reason: str) -> None:
@@ -198,7 +198,8 @@ def _kernels_refuse(
     choice: ProductChoice,
 ) -> Refused | None:
     """Why kernels of a target compute no such product; None if they do."""
-    if target.gpu is None and (product.bias is not None or product.has_columns):
+    has_units = target.has_matrix_units
+    if not has_units and (product.bias is not None or product.has_columns):
         return Refused("with a bias or a weight of contiguous columns")
     most = _most_rows(target, weight.dtype)
     if most is None:
@@ -207,9 +208,9 @@ def _kernels_refuse(
         return Refused("of varying sizes")
     if is_empty((rows, *weight.shape)):
         return Refused("without terms or results")
-    if rows.constant <= most or (target.gpu is not None and choice is ProductChoice.OWN):
+    if rows.constant <= most or (has_units and choice is ProductChoice.OWN):
         return None
-    untimed = ", for which kernels were not timed" if target.gpu is not None else ""
+    untimed = ", for which kernels were not timed" if has_units else ""
     return Refused(f"of more than {most} rows{untimed}")
 
 
@@ -233,9 +234,8 @@ def _tiles_refuse(
 
 def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
     """The most rows of products with these elements by kernels; None if the target has none."""
-    if target.gpu is not None:
-        is_known = dtype in _NARROW and target.gpu.multiplies(dtype.value)
-        return MAX_ROWS if is_known else None
+    if target.has_matrix_units:
+        return MAX_ROWS if target.multiplies(dtype.value) else None
     times = None if target.few_rows is None else _times(dtype, target.few_rows)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 

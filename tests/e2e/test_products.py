@@ -81,7 +81,7 @@ def feed_forward(
     ("choice", "externs", "launches"),
     [(ProductChoice.LIBRARY, 2, 2), (ProductChoice.OWN, 0, 2)],
 )
-@pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942"])
+@pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
 def test_a_request_chooses_who_computes_products(
     choice: ProductChoice, externs: int, launches: int, target: str, vendor_farm: Farm
 ) -> None:

@@ -228,3 +228,116 @@ reduce r0 in {summed}
   %4: bf16 = convert %3
   store out0[{result}*d0 + {columns}*d1 + d2] = %4
 """)
+
+
+def with_residuals(
+    rows: int, columns: int, summed: int, dtype: str = "f16", residuals: int = 1
+) -> Kernel:
+    """x (rows, summed) by the transpose of a weight, plus residuals that are loaded before."""
+    lines = [f"param in in{n}: {dtype}[{rows * columns}]" for n in range(2, 2 + residuals)]
+    loads = [f"  %{n}: {dtype} = load in{n + 2}[{columns}*d0 + d1]" for n in range(residuals)]
+    at, last = residuals, residuals + 5
+    body = [
+        f"  %{at}: {dtype} = load in0[{summed}*d0 + r0]",
+        f"  %{at + 1}: f32 = convert %{at}",
+        f"  %{at + 2}: {dtype} = load in1[{summed}*d1 + r0]",
+        f"  %{at + 3}: f32 = convert %{at + 2}",
+        f"  %{at + 4}: f32 = mul %{at + 1}, %{at + 3}",
+        f"  %{at + 5}: f32 = sum %{at + 4}",
+    ]
+    for n in range(residuals):
+        body.append(f"  %{last + 1}: f32 = convert %{n}")
+        body.append(f"  %{last + 2}: f32 = add %{last}, %{last + 1}")
+        last += 2
+    text = "\n".join([*lines, f"param out out0: {dtype}[{rows * columns}]"])
+    return parse_kernel(f"""\
+kernel with_residuals
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+{text}
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+{chr(10).join([*loads, *body])}
+  %{last + 1}: {dtype} = convert %{last}
+  store out0[{columns}*d0 + d1] = %{last + 1}
+""")
+
+
+def biased_gelu(rows: int, columns: int, summed: int, dtype: str = "f16") -> Kernel:
+    """GELU of a linear layer with a bias: x (rows, summed), a weight (columns, summed)."""
+    return parse_kernel(f"""\
+kernel biased_gelu
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param in in2: {dtype}[{columns}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{summed}*d1 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = load in2[d1]
+  %7: f32 = convert %6
+  %8: f32 = add %5, %7
+  %9: f32 = 0.7071067811865476
+  %10: f32 = mul %8, %9
+  %11: f32 = erf %10
+  %12: f32 = 1.0
+  %13: f32 = add %11, %12
+  %14: f32 = 0.5
+  %15: f32 = mul %8, %14
+  %16: f32 = mul %15, %13
+  %17: {dtype} = convert %16
+  store out0[{columns}*d0 + d1] = %17
+""")
+
+
+def gradient(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """The transpose of x (summed, rows) by y (summed, columns), as for a weight's gradient."""
+    return parse_kernel(f"""\
+kernel gradient
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{rows}*r0 + d0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{columns}*r0 + d1]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = convert %5
+  store out0[{columns}*d0 + d1] = %6
+""")
+
+
+def padded(rows: int, columns: int, summed: int, inside: int) -> Kernel:
+    """x (rows, summed), of which points with row + column from `inside` on are 0.5, by a weight."""
+    return parse_kernel(f"""\
+kernel padded
+param in in0: f16[{rows * summed}]
+param in in1: f16[{columns * summed}]
+param out out0: f16[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: i64 = index d0 + r0
+  %1: i64 = {inside}
+  %2: bool = lt %0, %1
+  %3: f16 = 0.5
+  %4: f16 = load in0[{summed}*d0 + r0] if %2 else %3
+  %5: f32 = convert %4
+  %6: f16 = load in1[{summed}*d1 + r0]
+  %7: f32 = convert %6
+  %8: f32 = mul %5, %7
+  %9: f32 = sum %8
+  %10: f16 = convert %9
+  store out0[{columns}*d0 + d1] = %10
+""")

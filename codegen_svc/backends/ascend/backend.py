@@ -2,46 +2,25 @@
 
 from __future__ import annotations
 
-import json
-
 from codegen_svc.backends.ascend.adapter import (
     ADAPTER_VERSION,
     file_digest,
     find_adapter,
-    lower_to_linalg,
     require_adapter,
 )
 from codegen_svc.backends.ascend.adapter import REMEDY as ADAPTER_REMEDY
 from codegen_svc.backends.ascend.bishengir import REMEDY as BISHENGIR_REMEDY
 from codegen_svc.backends.ascend.bishengir import TOOL, find_bishengir
-from codegen_svc.backends.ascend.cores import require_vector_cores
-from codegen_svc.backends.ascend.hinted_tiling import hinted_local_tiling
-from codegen_svc.backends.ascend.kernel_object import (
-    BINARY_STAGE,
-    TILING,
-    kernel_object,
-    launched_arguments,
-)
-from codegen_svc.backends.ascend.library_calls import library_notes
-from codegen_svc.backends.ascend.scopes import lower_scopes, scope_loops, scopes_stage
-from codegen_svc.backends.ascend.triton_ir import triton_ir
+from codegen_svc.backends.ascend.loop_kernel import build_loop_kernel
 from codegen_svc.backends.ascend.user_kernel import build_user_kernel
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
-from codegen_svc.backends.stage_times import stage
-from codegen_svc.backends.triton_assumptions import VariantPlan, plan_index_variants
-from codegen_svc.backends.triton_gpu import scalar_rules
+from codegen_svc.backends.triton_assumptions import plan_index_variants
 from codegen_svc.backends.triton_toolchain import backend_fingerprint, triton_status
-from codegen_svc.emitters.triton.index import numel
-from codegen_svc.emitters.triton.local_tiling import local_bytes
-from codegen_svc.emitters.triton.source import emit_triton
-from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import ceil_div
-from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
+from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.text import print_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
-from kernelfarm.targets import LocalBufferFacts, TargetFacts
+from kernelfarm.targets import TargetFacts
 
 
 class AscendBackend:
@@ -78,7 +57,9 @@ class AscendBackend:
     def build(self, kernel: Kernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The general variant; if sizes vary, one with 32-bit positions before it."""
         _check_name(kernel.name, target)
-        return tuple(_build(kernel, target, variant) for variant in plan_index_variants(kernel))
+        return tuple(
+            build_loop_kernel(kernel, target, variant) for variant in plan_index_variants(kernel)
+        )
 
     def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """The only variant; kernels of users may need cube cores, too."""
@@ -96,78 +77,6 @@ def _check_name(name: str, target: TargetFacts) -> None:
         raise KernelRejectedError(
             f"kernel name {name!r} has {len(name)} characters; {target.name} takes at most {limit}"
         )
-
-
-def _build(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> BuiltKernel:
-    chip = target.section(LocalBufferFacts)
-    tiling, hint_notes = hinted_local_tiling(kernel, target, variant.index_bits)
-    if tiling is None:
-        raise KernelRejectedError(
-            f"kernel {kernel.name} does not fit the {chip.size_bytes} bytes of"
-            f" {target.name}'s unified buffer at any tiling"
-        )
-    with stage("triton"):
-        source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
-    ttir = triton_ir(source)
-    with stage("linalg"):
-        scoped = lower_to_linalg(kernel.name, ttir)
-        if tiling.load_buffers > 1:
-            scoped = scope_loops(scoped, tiling.load_buffers)
-        linalg = lower_scopes(scoped)
-    launch = _launch_facts(kernel, chip, tiling, require_vector_cores(kernel.name, linalg))
-    is_double_buffered = tiling.load_buffers > 1
-    made = kernel_object(linalg, launch, target.arch, is_double_buffered=is_double_buffered)
-    return BuiltKernel(
-        binary_stage=BINARY_STAGE,
-        stages=(
-            StageText("kernel", print_kernel(kernel).encode(), True),
-            StageText("triton", source.text.encode(), True),
-            StageText("ttir", ttir.encode(), True),
-            *scopes_stage(scoped),
-            StageText("linalg", linalg.encode(), True),
-            made.stage_text(),
-        ),
-        launch=launch,
-        guard=variant.guard,
-        is_stub=bool(made.stub_reason),
-        stub_reason=made.stub_reason,
-        notes=(*source.notes, *library_notes(linalg), *hint_notes),
-    )
-
-
-def _launch_facts(
-    kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, cores: str
-) -> LaunchFacts:
-    buffers = ("buffer",) * len(kernel.params)
-    sizes = ("size",) * len(kernel.sizes)
-    return LaunchFacts(
-        symbol=kernel.name,
-        grid=(ceil_div(numel(kernel.outer), tiling.xblock),),
-        xblock_elems=tiling.xblock,
-        rblock_elems=tiling.rblock,
-        local_bytes=local_bytes(kernel, tiling, chip),
-        arguments=launched_arguments(*buffers, *sizes),
-        extras=(
-            ("index_bits", str(tiling.index_bits)),
-            (TILING, _tiling_json(kernel, chip, tiling, cores)),
-        ),
-    )
-
-
-def _tiling_json(kernel: Kernel, chip: LocalBufferFacts, tiling: Tiling, cores: str) -> str:
-    form = "persistent" if tiling.is_persistent else "looped" if kernel.reduction else "pointwise"
-    facts = {
-        "cores": cores,
-        "form": form,
-        "load_buffers": tiling.load_buffers,
-        "rblock": tiling.rblock,
-        "unified_buffer_bytes": local_bytes(kernel, tiling, chip),
-        "unified_buffer_limit_bytes": chip.size_bytes,
-        "vector_cores": chip.vector_cores,
-        "xblock": tiling.xblock,
-        "xblock_sub": tiling.xsub,
-    }
-    return json.dumps(facts, sort_keys=True)
 
 
 BACKEND: Backend = AscendBackend()

@@ -12,9 +12,14 @@ from dataclasses import dataclass
 
 from codegen_svc.backends.ascend.linalg_text import LoadedBlock, Loop, loaded_blocks, loops_of
 from codegen_svc.backends.ascend.marked_loads import MARK, LoadHint, MarkedKernel
-from codegen_svc.backends.ascend.scopes import add_scopes, block_mark, can_be_scoped
+from codegen_svc.backends.ascend.scopes import (
+    add_scopes,
+    block_mark,
+    can_be_scoped,
+    padding_mark,
+)
 from kernelfarm.ir.hints import DOT_PAD_ONLY_K
-from kernelfarm.targets import LocalBufferFacts
+from kernelfarm.targets import LocalBufferFacts, TargetFacts
 
 _MARK = re.compile(
     rf"^(?P<indent>\s*)annotation\.mark (?P<block>%[\w$.-]+)"
@@ -48,7 +53,7 @@ class _Text:
     loops: tuple[Loop, ...]
 
 
-def apply_load_hints(linalg: str, marked: MarkedKernel, chip: LocalBufferFacts) -> HintedText:
+def apply_load_hints(linalg: str, marked: MarkedKernel, target: TargetFacts) -> HintedText:
     """The text with the hints that fit it, and without marks."""
     if not marked.stated:
         return HintedText(linalg, ())
@@ -63,7 +68,7 @@ def apply_load_hints(linalg: str, marked: MarkedKernel, chip: LocalBufferFacts) 
             problems[hint.hint] = found
         else:
             uses[number] = found
-    if problem := _excess(uses.values(), text, chip):
+    if problem := _excess(uses.values(), text, target):
         problems |= {use.hint.hint: problem for use in uses.values() if use.hint.copies}
         uses = {number: use for number, use in uses.items() if not use.hint.copies}
     notes = (
@@ -107,12 +112,14 @@ def _use(hint: LoadHint, marked: Sequence[LoadedBlock | None], text: _Text) -> _
     return _Use(hint, blocks, around[-1])
 
 
-def _excess(uses: Collection[_Use], text: _Text, chip: LocalBufferFacts) -> str:
+def _excess(uses: Collection[_Use], text: _Text, target: TargetFacts) -> str:
     """Why the blocks of a loop do not fit the chip's buffers with their copies; empty if they do.
 
     What the kernel computes needs memory, too, so CANN's compiler may still find that they do not.
     """
-    buffers = (("cube core", True, chip.cube_bytes), ("vector core", False, chip.size_bytes))
+    of_vectors = target.section(LocalBufferFacts).size_bytes
+    of_cubes = None if target.cube is None else target.cube.l1_bytes
+    buffers = (("cube core", True, of_cubes), ("vector core", False, of_vectors))
     for loop in text.loops:
         blocks = [block for block in text.blocks if loop.has(block.line)]
         for name, of_operands, limit in buffers:
@@ -159,4 +166,4 @@ def _changed(linalg: str, uses: Mapping[int, _Use]) -> str:
 def _annotation(hint: LoadHint, block: LoadedBlock) -> str:
     if hint.copies:
         return block_mark(block, hint.copies)
-    return f"annotation.mark {block.name} {{{DOT_PAD_ONLY_K}}} : {block.type}"
+    return padding_mark(block)

@@ -31,6 +31,7 @@ from codegen_svc.backends.ascend.linalg_text import (
 )
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.artifact import StageText
+from kernelfarm.ir.hints import DOT_PAD_ONLY_K
 
 _FOR = re.compile(
     r"^\s*(?:%(?P<name>[\w$.-]+)(?::(?P<count>\d+))? = )?scf\.for .*?"
@@ -83,6 +84,11 @@ def scopes_stage(linalg: str) -> tuple[StageText, ...]:
 def block_mark(block: LoadedBlock, copies: int) -> str:
     """The annotation that a block has so many buffers."""
     return f"annotation.mark {block.name} {{hivm.multi_buffer = {copies} : i32}} : {block.type}"
+
+
+def padding_mark(block: LoadedBlock) -> str:
+    """The annotation that an operand needs zeros along the axis of its sums alone."""
+    return f"annotation.mark {block.name} {{{DOT_PAD_ONLY_K}}} : {block.type}"
 
 
 def _scope(loop: Sequence[str], copies: int) -> list[str]:

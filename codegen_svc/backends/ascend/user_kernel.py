@@ -69,7 +69,7 @@ def _built(kernel: UserKernel, target: TargetFacts, marked: MarkedKernel) -> Bui
     ttir = triton_ir(source, {s.name: (DIVISIBLE,) for s in kernel.scalars if s.divisor > 1})
     with stage("linalg"):
         plain = lower_to_linalg(kernel.name, annotate_marks(ttir))
-        hinted = apply_load_hints(plain, marked, target.section(LocalBufferFacts))
+        hinted = apply_load_hints(plain, marked, target)
         linalg = lower_scopes(hinted.linalg)
     launch = _launch_facts(kernel, cores_of(kernel.name, linalg))
     # As in Triton-Ascend: CANN's compiler decides what it fetches ahead.

@@ -8,8 +8,12 @@ it computes from the sums is done on the tile, after the loop.
 Programs that run at the same time should read few rows and columns. So they go down a band of
 `_BAND_TILES` tiles before they go to the next column. A batch has all its tiles before the next.
 
-If a tiling asks for it, factors that are plain matrices are loaded by tensor maps, and a fixed
-number of programs compute all tiles, so that each makes its tensor maps once.
+If a tiling asks for it, factors that are plain matrices are loaded by tensor maps. A fixed number
+of programs may compute all tiles, one after the other: so each makes its tensor maps once, and a
+chip whose programs are its cores has one for each core.
+
+Where the target asks for it, a factor's block is loaded as the factor lies in memory, [RBLOCK,
+KBLOCK] or [KBLOCK, XBLOCK], and transposed.
 """
 
 from __future__ import annotations
@@ -26,7 +30,12 @@ from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.contractions import Contraction, ProductSum, find_contraction
+from kernelfarm.ir.contractions import (
+    ALL_FACTORS,
+    Contraction,
+    ProductSum,
+    find_contraction,
+)
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, operands_of
 
@@ -34,12 +43,43 @@ _STEP = "    "
 _BAND_TILES = 8
 _LEFT = BlockNames((X_FLAT, "kindex"), ("XBLOCK", "KBLOCK"), ("xmask", "kmask"))
 _RIGHT = BlockNames(("kcolumn", R_FLAT), ("KBLOCK", "RBLOCK"), ("kcolumn_mask", "rmask"))
+_TURNED_LEFT = BlockNames(("kcolumn", "xrow"), ("KBLOCK", "XBLOCK"), ("kcolumn_mask", "xrow_mask"))
+_TURNED_RIGHT = BlockNames(("rcolumn", "kindex"), ("RBLOCK", "KBLOCK"), ("rcolumn_mask", "kmask"))
 _TILE_COUNTS = (
     "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
     "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
 )
 _OFFSETS = {"XBLOCK": "xoffset", "RBLOCK": "roffset", "KBLOCK": "koffset"}
-_FLATS = (X_FLAT, R_FLAT, "kindex", "kcolumn")
+_FLATS = (X_FLAT, R_FLAT, "kindex", "kcolumn", "xrow", "rcolumn")
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """The block of the left or the right factors; `is_turned`: it is transposed for the product."""
+
+    block: Block
+    is_left: bool
+    is_turned: bool
+
+    @property
+    def points(self) -> tuple[str, str, str]:
+        """Names of the block's points of the sums and of their mask, and their axis as text."""
+        axis = 1 if self.is_left != self.is_turned else 0
+        mask = self.block.r_mask if axis else self.block.x_mask
+        return self.block.texts.flats[axis], mask, ("[:, None]", "[None, :]")[axis]
+
+    @property
+    def others(self) -> tuple[str, str, str]:
+        """The same of the block's rows or columns."""
+        axis = 0 if self.is_left != self.is_turned else 1
+        mask = self.block.r_mask if axis else self.block.x_mask
+        return self.block.texts.flats[axis], mask, ("[:, None]", "[None, :]")[axis]
+
+    @property
+    def varying(self) -> frozenset[int]:
+        """The statements that vary over the points of the sums."""
+        is_last = self.is_left != self.is_turned
+        return self.block.varying if is_last else self.block.across_x
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +91,8 @@ class _Product:
 
     kernel: Kernel
     found: Contraction
-    left: Block
-    right: Block
+    left: _Side
+    right: _Side
     tile: Block
     maps: Mapping[int, TensorMap]
 
@@ -72,7 +112,7 @@ def product_lines(
         KernelRejectedError: the kernel is no product.
     """
     product = _product(kernel, tiling, rules)
-    varying = product.left.varying | product.right.across_x
+    varying = product.left.varying | product.right.varying
     early = [n for n in _needed(kernel, _factors(product)) if n not in varying]
     sums = {product_sum.number for product_sum in product.found.sums}
     late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *sums}]
@@ -87,15 +127,13 @@ def product_lines(
     counts = [*_count_lines(product), *_map_lines(product)]
     if not tiling.programs:
         return [*counts, *_place_lines(product), *body], product.tile.dtypes
-    # Flattened with the loop over the sums: a tile's first loads begin during the tile before.
-    tiles = "tl.range(tl.program_id(0), xtiles * rtiles, PROGRAMS, flatten=True)"
-    inner = [_STEP + line for line in (*_tile_lines("program"), *body)]
-    lines = [*counts, *_TILE_COUNTS, f"for program in {tiles}:", *inner]
+    inner = [_STEP + line for line in (*_numbered_lines(product, "program"), *body)]
+    lines = [*counts, *_TILE_COUNTS, f"for program in {_tile_range(product)}:", *inner]
     return lines, product.tile.dtypes
 
 
 def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
-    found = find_contraction(kernel)
+    found = find_contraction(kernel, ALL_FACTORS)
     if found is None:
         raise KernelRejectedError(
             f"kernel {kernel.name} is no product of matrices; expected sums of products of rows and"
@@ -113,12 +151,18 @@ def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
         across, varying = (_varying(found, axes) for axes in (x_axes, r_axes))
         return replace(viewed, across_x=across, varying=varying)
 
+    rows, columns, points = found.rows, found.columns, kernel.reduction
+    turns_left, turns_right = (
+        rules.turns_factors and is_turned for is_turned in (found.has_rows, not found.has_columns)
+    )
+    left = view(points, rows, _TURNED_LEFT) if turns_left else view(rows, points, _LEFT)
+    right = view(columns, points, _TURNED_RIGHT) if turns_right else view(points, columns, _RIGHT)
     return _Product(
         kernel,
         found,
-        left=view(found.rows, kernel.reduction, _LEFT),
-        right=view(kernel.reduction, found.columns, _RIGHT),
-        tile=view(found.rows, found.columns, BlockNames()),
+        left=_Side(left, True, turns_left),
+        right=_Side(right, False, turns_right),
+        tile=view(rows, columns, BlockNames()),
         maps=tensor_maps(kernel, found) if tiling.has_maps else {},
     )
 
@@ -177,13 +221,33 @@ def _map_sizes(product: _Product, number: int) -> tuple[str, str]:
 
 def _place_lines(product: _Product) -> list[str]:
     """Lines for the first row and column of the program's tile."""
-    found = product.found
-    is_wide = product.tile.tiling.index_bits == 64
-    program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
-    if product.is_one_row and not found.batches:
+    program = _program_text(product)
+    if product.is_one_row and not product.found.batches:
         return ["xoffset = 0", f"roffset = {program} * RBLOCK"]
-    batches = _batch_lines(found.batches, program) if found.batches else []
-    return [*_TILE_COUNTS, *batches, *_tile_lines("tile" if batches else program)]
+    return [*_TILE_COUNTS, *_numbered_lines(product, program)]
+
+
+def _program_text(product: _Product) -> str:
+    is_wide = product.tile.tiling.index_bits == 64
+    return "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"
+
+
+def _tile_range(product: _Product) -> str:
+    """The numbers of a program's tiles.
+
+    The loop is flattened with that over the sums: a tile's first loads begin during the one before.
+    """
+    batches = numel(product.found.batches).as_int()
+    tiles = "xtiles * rtiles" + (f" * {batches}" if batches > 1 else "")
+    return f"tl.range({_program_text(product)}, {tiles}, PROGRAMS, flatten=True)"
+
+
+def _numbered_lines(product: _Product, number: str) -> list[str]:
+    """Lines for the place of a tile by its number among the tiles of all batches."""
+    batches = product.found.batches
+    if not batches:
+        return _tile_lines(number)
+    return [*_batch_lines(batches, number), *_tile_lines("tile")]
 
 
 def _tile_lines(program: str) -> list[str]:
@@ -221,6 +285,20 @@ def _point_lines(product: _Product) -> list[str]:
         "rindex = roffset + tl.arange(0, RBLOCK)[None, :]",
         *(["rmask = rindex < rnumel"] if block.r_mask else []),
         *_axis_lines(block, R_FLAT),
+        *_turned_point_lines(product.left, "x"),
+        *_turned_point_lines(product.right, "r"),
+    ]
+
+
+def _turned_point_lines(side: _Side, prefix: str) -> list[str]:
+    """Lines for the rows or columns of factors that are transposed."""
+    if not side.is_turned:
+        return []
+    flat, mask, at = side.others
+    return [
+        f"{flat} = {prefix}offset + tl.arange(0, {prefix.upper()}BLOCK){at}",
+        *([f"{mask} = {flat} < {prefix}numel"] if mask else []),
+        *_axis_lines(side.block, flat),
     ]
 
 
@@ -232,11 +310,10 @@ def _loop_lines(product: _Product) -> list[str]:
         for s in product.found.sums
     ]
     lefts, rights = ([getattr(s, side) for s in product.found.sums] for side in ("left", "right"))
-    inner = [
-        *drop_unused_axes(_side_lines(product, product.left, lefts), _FLATS),
-        *drop_unused_axes(_side_lines(product, product.right, rights), _FLATS),
-        *(_dot_line(product, s) for s in product.found.sums),
-    ]
+    left = drop_unused_axes(_side_lines(product, product.left, lefts), _FLATS)
+    right = drop_unused_axes(_side_lines(product, product.right, rights), _FLATS)
+    products = (_dot_line(product, s) for s in product.found.sums)
+    inner = [*left, *(line for line in right if line not in left), *products]
     ends = []
     if not product.found.rows:  # all rows of a tile are equal
         totals = [block.names[s.number] for s in product.found.sums]
@@ -245,20 +322,18 @@ def _loop_lines(product: _Product) -> list[str]:
     return [*zeros, *loop, *ends]
 
 
-def _side_lines(product: _Product, block: Block, factors: list[int]) -> list[str]:
+def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]:
     """Lines for the points of one side, and for the blocks of its factors."""
-    is_left = block is product.left
-    flat, mask = ("kindex", block.r_mask) if is_left else ("kcolumn", block.x_mask)
-    at = "[None, :]" if is_left else "[:, None]"
+    block = side.block
+    flat, mask, at = side.points
     lines = [
         f"{flat} = koffset + tl.arange(0, KBLOCK){at}",
         *([f"{mask} = {flat} < knumel"] if mask else []),
         *_axis_lines(block, flat),
     ]
-    inside = block.varying if is_left else block.across_x
-    needed = [n for n in _needed(product.kernel, factors) if n in inside]
+    needed = [n for n in _needed(product.kernel, factors) if n in side.varying]
     # One program reads an element of a factor once if its tile has all elements of the other.
-    eviction = "evict_first" if not is_left and product.is_one_row else ""
+    eviction = "evict_first" if not side.is_left and product.is_one_row else ""
     for number in needed:
         if number in product.maps:
             lines.append(_mapped_load(product, number))
@@ -285,6 +360,8 @@ def _dot_line(product: _Product, product_sum: ProductSum) -> str:
     left, right, total = (
         names[n] for n in (product_sum.left, product_sum.right, product_sum.number)
     )
+    left += ".T" if product.left.is_turned else ""
+    right += ".T" if product.right.is_turned else ""
     if not product.found.rows:
         left = f"tl.broadcast_to({left}, [XBLOCK, KBLOCK])"
     return f"{total} = tl.dot({left}, {right}, {total})"

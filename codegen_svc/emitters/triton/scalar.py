@@ -185,7 +185,8 @@ class ScalarRules:
     `counts_to_sort`: it accepts no blocks of many axes. `takes_narrow_functions`: elementary
     functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
     state for how long a cache should keep what they read. `takes_assembly`: its compiler takes
-    inline PTX.
+    inline PTX. `turns_factors`: a product's factors are loaded as they lie in memory, and then
+    transposed.
     """
 
     target: str
@@ -197,6 +198,7 @@ class ScalarRules:
     takes_narrow_functions: bool = False
     takes_eviction_policies: bool = False
     takes_assembly: bool = False
+    turns_factors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

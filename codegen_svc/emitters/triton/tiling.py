@@ -14,7 +14,7 @@ from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
-from kernelfarm.ir.contractions import find_contraction
+from kernelfarm.ir.contractions import ALL_FACTORS, find_contraction
 from kernelfarm.ir.loop_ir import (
     Axis,
     Kernel,
@@ -149,7 +149,7 @@ def needs_64_bit_indices(kernel: Kernel) -> bool:
 
 def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
     """The number of programs that compute all points."""
-    if tiling.kblock and (product := find_contraction(kernel)) is not None:
+    if tiling.kblock and (product := find_contraction(kernel, ALL_FACTORS)) is not None:
         if tiling.programs:
             return as_expr(tiling.programs)
         tiles = ceil_div(numel(product.columns), tiling.rblock) * numel(product.batches)

@@ -31,10 +31,8 @@ from kernelfarm.client.pytorch.private import OperatorBase, OpOverload, is_compo
 from kernelfarm.client.pytorch.private import _pytree as pytree
 from kernelfarm.errors import CallerError
 
-KEPT_WHOLE = frozenset(
-    {torch.ops.aten.linear.default, torch.ops.aten.scaled_dot_product_attention.default}
-)
-"""Composite operators that the farm takes as one; torch would decompose attention by device."""
+KEPT_WHOLE = frozenset({torch.ops.aten.scaled_dot_product_attention.default})
+"""Composite operators that the farm takes as one: torch would decompose attention by device."""
 
 _HELD = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 

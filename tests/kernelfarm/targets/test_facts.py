@@ -163,3 +163,14 @@ def test_a_chip_and_a_vendor_are_one_file_each(tmp_path: Path) -> None:
 def test_a_vendor_without_a_file_has_the_defaults() -> None:
     assert VendorFacts("other").compile_cost == CompileCost()
     assert not VendorFacts("other").has_process_per_job
+
+
+def test_chips_with_units_for_matrices_state_the_types_of_their_factors() -> None:
+    by_types = {
+        name: {dtype for dtype in ("f16", "bf16", "f32", "f64") if target.multiplies(dtype)}
+        for name, target in all_targets().items()
+        if target.has_matrix_units
+    }
+    assert by_types.pop("ascend:910b") == {"f16", "bf16", "f32"}
+    assert {name.partition(":")[0] for name in by_types} == {"cuda", "rocm"}
+    assert all(types == {"f16", "bf16"} for types in by_types.values())

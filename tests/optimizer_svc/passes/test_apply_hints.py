@@ -10,6 +10,7 @@ import pytest
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.hints import KernelHint, NodeHint, read_hints
 from kernelfarm.ir.interpret import run_program
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import OptimizeResult, optimize
@@ -134,7 +135,7 @@ def test_a_kernel_for_ascend_has_the_hint_of_its_buffers(hint: str) -> None:
         ("cpu:x86-64-v3", "num_warps=2", "cpu:x86-64-v3 has no such hint; it has none"),
         ("ascend:910b", "num_warps=2", "ascend:910b has no such hint; expected one of dot_pad"),
         ("ascend:910b", "multibuffer=3", "expected one of 1, 2"),
-        ("ascend:910b", "dot_pad_only_k", "the framework computes the chip's products"),
+        ("ascend:910b", "dot_pad_only_k", "the kernel computes no product of matrices in tiles"),
     ],
 )
 def test_a_hint_that_does_not_fit_is_ignored_and_the_kernel_is_the_same(
@@ -145,6 +146,30 @@ def test_a_hint_that_does_not_fit_is_ignored_and_the_kernel_is_the_same(
     assert made.program == plain.program
     (line,) = _report(made)
     assert line.startswith(f"hint {hint} of aten.sum.dim_IntList (0) is ignored: {problem}")
+
+
+@pytest.mark.parametrize(
+    ("hint", "outcome"),
+    [
+        ("dot_pad_only_k", "kernel fused_mul_sum_"),
+        ("dot_pad_only_k=2", "expected no number"),
+        ("multibuffer=1", "kernel fused_mul_sum_"),
+    ],
+)
+def test_a_product_for_ascend_has_the_hints_of_its_operands(hint: str, outcome: str) -> None:
+    graph = parse_graph(f"""graph prims 1
+%0: f16[64, 128]@[128, 1] = input "x"
+%1: f16[32, 128]@[128, 1] = input "w"
+%2: f16[128, 32] = permute(%1; dims=[1, 0])
+%3: f16[64, 32]@[32, 1] = extern(%0, %2; is_contraction=true, node=0, op="aten.mm.default") from [0]
+hint 0 {hint}
+return %3: f16[64, 32]@[32, 1]
+""")
+    ascend = target_facts("ascend:910b")
+    (line,) = _report(optimize(graph, ascend, ProductChoice.OWN))
+    assert outcome in line
+    (line,) = _report(optimize(graph, ascend))
+    assert line.endswith("is ignored: the framework computes it")
 
 
 def test_a_pipeline_needs_a_reduction() -> None:

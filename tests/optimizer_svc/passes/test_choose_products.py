@@ -344,3 +344,34 @@ def test_sums_of_many_rows_are_split_where_tiles_are_few(
     text = BIASED.replace("1024", "N").replace("2048", "K").replace("[4, ", f"[{rows}, ")
     (found,) = by_kernels(text.replace("N", str(n)).replace("K", str(k)), choice=ProductChoice.OWN)
     assert found.slices == slices
+
+
+ASCEND = target_facts("ascend:910b")
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_cube_cores_compute_products_if_the_request_asks_for_it(dtype: str) -> None:
+    text = BIASED.replace("bf16", dtype).replace("[4, ", "[2048, ")
+    (found,) = by_kernels(text, ASCEND, ProductChoice.OWN)
+    assert (found.is_tiled, found.bias, found.slices) == (True, 0, 1)
+    assert not by_kernels(text, ASCEND)
+    chosen_here = choose_products(parse_graph(text), ASCEND, ProductChoice.OWN)
+    assert chosen_here.factors == (DType.F16, DType.BF16, DType.F32)
+    assert not chosen_here.strided
+
+
+def test_the_report_says_why_cube_cores_do_not_compute_a_product() -> None:
+    def notes(text: str, choice: ProductChoice = ProductChoice.OWN) -> tuple[str, ...]:
+        found = choose_products(parse_graph(text), ASCEND, choice)
+        assert not found.by_result
+        return found.notes
+
+    assert notes(BIASED.replace("bf16", "f64")) == (
+        "products by the framework: 1 of f64, for which the target has no kernels",
+    )
+    assert notes(BIASED.replace(", is_unscaled=true", "")) == (
+        "products by the framework: 1 that scale the product or what they add",
+    )
+    assert notes(BIASED, ProductChoice.LIBRARY) == (
+        "products by the framework: 1 because the request asks for the library",
+    )

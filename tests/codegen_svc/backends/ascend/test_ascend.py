@@ -13,10 +13,11 @@ import torch
 from elftools.elf.elffile import ELFFile
 
 from codegen_svc.backends.ascend.adapter import find_adapter, lower_to_linalg
-from codegen_svc.backends.ascend.backend import BACKEND, BINARY_STAGE
+from codegen_svc.backends.ascend.backend import BACKEND
 from codegen_svc.backends.ascend.bishengir import find_bishengir
-from codegen_svc.backends.ascend.cores import require_vector_cores
+from codegen_svc.backends.ascend.cores import check_cores
 from codegen_svc.backends.ascend.elf_stub import write_elf
+from codegen_svc.backends.ascend.kernel_object import BINARY_STAGE
 from codegen_svc.emitters.triton.local_tiling import local_bytes, local_tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -140,7 +141,7 @@ def test_left_over_triton_operations_are_refused() -> None:
         lower_to_linalg("k", ttir)
 
 
-def test_a_kernel_that_needs_cube_cores_is_refused() -> None:
+def test_a_kernel_that_needs_cube_cores_without_a_tiling_for_them_is_refused() -> None:
     ttir = """
     module { tt.func public @k(%p: !tt.ptr<f16>, %q: !tt.ptr<f32>) {
       %zero = arith.constant dense<0.0> : tensor<16x16xf32>
@@ -154,7 +155,7 @@ def test_a_kernel_that_needs_cube_cores_is_refused() -> None:
     } }"""
     linalg = lower_to_linalg("k", ttir)
     with pytest.raises(KernelRejectedError, match="kernel k needs cube and vector cores"):
-        require_vector_cores("k", linalg)
+        check_cores("k", linalg, None)
 
 
 def test_broken_triton_ir_is_refused_with_the_adapters_words() -> None:
