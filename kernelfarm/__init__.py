@@ -13,6 +13,7 @@ this package imports them on first use.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,15 @@ _CLIENT_NAMES = {
     "prefetch": ("packaged", "prefetch"),
     "use_as_inductor_cache": ("drop_in.inductor_cache", "use_as_inductor_cache"),
 }
+
+
+def autoload() -> None:
+    """PyTorch calls it at the end of its own import (the entry points `torch.backends`).
+
+    It is here, and not beside what it calls, because each `import torch` pays for its module.
+    """
+    if "KERNELFARM_INDUCTOR_CACHE" in os.environ:
+        import_module("kernelfarm.client.drop_in.autoload").install_if_stated()
 
 
 def __getattr__(name: str) -> Any:

@@ -137,6 +137,9 @@ class ClientSettings:
     drop_in_caches: Literal["off", "trusted"] = "off"
     """`trusted` lets the caches of Triton and Inductor use entries that a pinned key for traces
     signed; it needs `trusted_keys_file`. Entries are code."""
+    inductor_cache: Literal["off", "on"] = "off"
+    """`on` installs the farm as Inductor's remote cache when PyTorch is imported; it needs
+    `drop_in_caches`."""
     drop_in_wait_s: Annotated[float, Bound(ge=0)] = 30.0
     """How long such a cache waits for an entry that another process is making, and how long a
     publisher may take, at most 600 s, until others stop waiting for it; 0 compiles at once."""

@@ -82,9 +82,16 @@ def compile_with_triton(fleet: Fleet, folder: str, **settings: str) -> dict[str,
     return _run(fleet, folder, _TRITON_PROGRAM, (str(module),), {**variables, **settings})
 
 
-def compile_with_inductor(fleet: Fleet, folder: str, **settings: str) -> dict[str, Any]:
-    """What a process did that compiles a graph; Inductor's cache is in `folder`."""
+def compile_with_inductor(
+    fleet: Fleet, folder: str, *, installs: bool = True, **settings: str
+) -> dict[str, Any]:
+    """What a process did that compiles a graph; Inductor's cache is in `folder`.
+
+    Unless the program `installs` the farm as Inductor's cache, the environment may.
+    """
     program = _INDUCTOR_PROGRAM.replace("NUMBER", str(fleet.number))
+    if not installs:
+        program = program.replace("kernelfarm.use_as_inductor_cache()\n", "")
     return _run(fleet, folder, program, (str(fleet.folder / folder / "inductor"),), settings)
 
 

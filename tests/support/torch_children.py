@@ -30,6 +30,8 @@ _READ_LATE = (
     *("TRITON_CACHE_", "TRITON_DEFAULT_FP_FUSION"),
 )
 """Prefixes of variables that interpreter, PyTorch and Triton do not read when they start."""
+_READ_EARLY = ("KERNELFARM_INDUCTOR_CACHE",)
+"""Variables among these that are read when PyTorch is imported."""
 _LEAKS = re.compile(r"^nanobind: leaked .*^See https://nanobind\S*", re.DOTALL | re.MULTILINE)
 """What nanobind reports at the end of a fork: Triton, which PyTorch imports, is not freed."""
 _starting = threading.Lock()
@@ -106,7 +108,8 @@ class _Server:
     def may_fork(self, environment: Mapping[str, str]) -> bool:
         """True if only variables differ that are read late."""
         differ = {name for name, _ in self._environment.items() ^ environment.items()}
-        return all(name.startswith(_READ_LATE) for name in differ)
+        is_late = all(name.startswith(_READ_LATE) for name in differ)
+        return is_late and differ.isdisjoint(_READ_EARLY)
 
     def fork(self, *descriptors: int) -> None:
         """Forks a child, which has these descriptors."""

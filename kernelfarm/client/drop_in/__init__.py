@@ -2,6 +2,7 @@
 
     triton_cache      the class that `TRITON_CACHE_MANAGER` names
     inductor_cache    `kernelfarm.use_as_inductor_cache()`
+    autoload          the same by a variable of the environment
     shared_files      files at the farm: found, checked and published like traces
     fail_open         no error of the farm reaches the compiler of the user
 

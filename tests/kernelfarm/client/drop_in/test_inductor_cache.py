@@ -93,3 +93,20 @@ def test_without_a_farm_inductor_compiles_with_one_warning(fleet: Fleet) -> None
     seen = compile_with_inductor(fleet, "alone")
     assert (seen["hit"], seen["miss"], seen["warnings"]) == (0, 1, 1)
     fleet.meddling.start()
+
+
+def test_the_environment_alone_installs_the_cache(published: Fleet) -> None:
+    fleet = published
+    seen = compile_with_inductor(
+        fleet, "by-environment", installs=False, KERNELFARM_INDUCTOR_CACHE="on"
+    )
+    assert (seen["hit"], seen["miss"], seen["warnings"]) == (1, 0, 0), seen["said"]
+    assert seen["counters"]["inductor_cache.farm.hits"] == 1
+
+
+def test_without_the_variable_or_with_a_wrong_one_inductor_works_alone(published: Fleet) -> None:
+    fleet = published
+    for value, warnings in (("off", 0), ("wrong", 1)):
+        seen = compile_with_inductor(fleet, value, installs=False, KERNELFARM_INDUCTOR_CACHE=value)
+        assert (seen["hit"], seen["miss"], seen["warnings"]) == (0, 1, warnings), seen["said"]
+        assert not fleet.meddling.calls
