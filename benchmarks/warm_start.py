@@ -8,6 +8,7 @@ Every measurement is a new process, after a cold one of the same arm; the arms a
     package           `disk`, with a package of `aot_compile`: nothing is traced
     package-farm      this machine's disk is empty; the farm has the package that another client
                       published (`kernelfarm.packaged`), with its program and kernels
+    package-disk      the same, after an earlier process: this machine's disk has all of it
     inductor          its FX graph cache and AOTAutogradCache hold the graph
     inductor-package  its own package of `aot_compile`
 
@@ -51,7 +52,8 @@ from examples.model_zoo import MODELS as ZOO
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 
 SMALL = ("reference", "h", *ZOO)
-OURS = ("disk", "farm", "package", "package-farm")
+OURS = ("disk", "farm", "package", "package-farm", "package-disk")
+PACKAGED = ("package-farm", "package-disk")
 PEERS = ("inductor", "inductor-package")
 ARMS = (*OURS, *PEERS)
 CLOCKS = ("start", "call", "loaded")
@@ -143,7 +145,10 @@ class _Arms:
     def cold(self, arm: str) -> Run:
         """The first process of an arm."""
         stated = self._inductor if arm in PEERS else self._stated(arm, "cold") | self._publishes
-        return self._process(arm, stated, self._folder / f"{arm}.cold")
+        found = self._process(arm, stated, self._folder / f"{arm}.cold")
+        if arm == "package-disk":  # a publisher stores its package at the farm alone
+            self._process(arm, self._stated(arm, "cold"), self._folder / f"{arm}.fill")
+        return found
 
     def warm(self, arm: str, number: int) -> Run:
         """A plain process and one with all modules loaded: their clocks and phases."""
@@ -159,14 +164,15 @@ class _Arms:
             return self._inductor
         if arm in ("disk", "package"):
             return self._ours
-        empty = {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/empty-{arm}-{unused}"}
-        trusted = {"KERNELFARM_PACKAGES": "trusted"} if arm == "package-farm" else {}
-        return self._ours | empty | trusted
+        disk = arm if arm == "package-disk" else f"empty-{arm}-{unused}"
+        own = {"KERNELFARM_DISK_CACHE_DIR": f"{self._folder}/{disk}"}
+        trusted = {"KERNELFARM_PACKAGES": "trusted"} if arm in PACKAGED else {}
+        return self._ours | own | trusted
 
     def _process(self, arm: str, environment: dict[str, str], modules: Path) -> Run:
         backend = "inductor" if arm in PEERS else "kernelfarm"
         command = [sys.executable, "-m", "benchmarks._warm_call", backend, self._name]
-        file = "farm" if arm == "package-farm" else str(self._folder / f"{backend}.package")
+        file = "farm" if arm in PACKAGED else str(self._folder / f"{backend}.package")
         package = [file] if "package" in arm else []
         done = subprocess.run(
             [*command, str(time.time()), str(modules), *package],
@@ -202,11 +208,12 @@ def _check_warm(arm: str, name: str, run: Run) -> None:
         "disk": counters.get("warm.hits", 0),
         "farm": counters.get("warm.farm.hits", 0) + counters.get("warm.memory.hits", 0),
         "package": counters.get("disk.hits", 0) - 1,
-        "package-farm": counters.get("packages.loaded", 0) - 1,
+        "package-farm": counters.get("packages.farm.hits", 0) - 1,
+        "package-disk": counters.get("packages.disk.hits", 0) - 1,
         "inductor": counters.get("autograd_cache_hit", 0),
         "inductor-package": 0,
     }
-    # A package has one graph, and nothing is traced.
+    # A package is one hit in place of all graphs, of which none is traced.
     if hits[arm] != run["graphs"] or ("package" in arm and run["traced"]):
         raise RuntimeError(f"{arm} on {name}: {hits[arm]} of {run['graphs']} graphs: {counters}")
 
