@@ -4,6 +4,7 @@
     inductor_cache    `kernelfarm.use_as_inductor_cache()`
     autoload          the same by a variable of the environment
     shared_files      files at the farm: found, checked and published like traces
+    single_flight     one process makes a missing entry, and others wait for it
     fail_open         no error of the farm reaches the compiler of the user
 
 The content is code: Triton loads binaries, and Inductor unpickles graphs. A client that opted in

@@ -45,8 +45,9 @@ def use_as_inductor_cache() -> None:
     Turns these two on, unless PyTorch's settings turn them off. Call it before the first
     compilation.
     """
-    for cache in inductor_remote_caches():
-        cache.backend_override_cls = FarmRemoteCache
+    for name, cache in inductor_remote_caches().items():
+        is_graph = name == "FxGraph"
+        cache.backend_override_cls = FarmRemoteCache if is_graph else UnclaimedRemoteCache
     turn_on_remote_caches()
 
 
@@ -71,10 +72,13 @@ class InductorValue(SharedFiles):
 class FarmRemoteCache:
     """The store of one of Inductor's remote caches (its `RemoteCacheBackend`)."""
 
+    claims = True
+
     def get(self, key: str) -> bytes | None:
         """The verified value of a key."""
-
-        entry, files = found_or_awaited(lambda access: InductorValue(access, key))
+        entry, files = found_or_awaited(
+            lambda access: InductorValue(access, key), claims=self.claims
+        )
         if entry is not None and files is None and entry.may_publish:
             _remember(key, entry)
         return None if files is None else files.get(_VALUE)
@@ -85,6 +89,16 @@ class FarmRemoteCache:
             value = _missed.pop(key, None)
         if value is not None:
             without_errors(lambda _: value.publish({_VALUE: data}), None)
+
+
+class UnclaimedRemoteCache(FarmRemoteCache):
+    """A store of values that Inductor makes after a compilation: nobody waits for these.
+
+    Kernels are measured, and backward graphs compiled, when the program runs. If it is distributed,
+    it cannot run there before the processes that would wait.
+    """
+
+    claims = False
 
 
 def _remember(key: str, value: InductorValue) -> None:

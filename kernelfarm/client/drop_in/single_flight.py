@@ -30,12 +30,12 @@ _claimants: dict[int, bytes] = {}
 
 
 def found_or_awaited(
-    entry_at: Callable[[FarmAccess], EntryT | None],
+    entry_at: Callable[[FarmAccess], EntryT | None], *, claims: bool = True
 ) -> tuple[EntryT | None, Files | None]:
     """The entry that `entry_at` names, and its files; both None if there is nothing to look for.
 
     The files are None if this process must compile. Each look-up is bounded by `MAX_WAIT_S`, and
-    all of the wait by the setting.
+    all of the wait by the setting. Unless it `claims`, this process neither claims nor waits.
     """
     entry: EntryT | None = None
     waits_until_s: float | None = None
@@ -46,7 +46,7 @@ def found_or_awaited(
         entry = entry or entry_at(access)
         if entry is None:
             return None
-        limit_s = access.settings.drop_in_wait_s
+        limit_s = access.settings.drop_in_wait_s if claims else 0.0
         if limit_s:
             claim_s = min(limit_s, _LONGEST_CLAIM_S) if entry.is_publisher else 0.0
             entry.claim = TraceClaim(_claimant(), claim_s, is_repeated=waits_until_s is not None)

@@ -566,13 +566,13 @@ def system_text() -> str:
     return f"{found.gpu_name}, toolkit {found.toolkit_version}, triton {found.triton_version}"
 
 
-def inductor_remote_caches() -> tuple[Any, ...]:
-    """The classes of Inductor's remote caches whose values do not change.
+def inductor_remote_caches() -> dict[str, Any]:
+    """The classes of Inductor's remote caches whose values do not change, by PyTorch's short names.
 
     Their attribute `backend_override_cls` makes the store.
     """
     names = ("FxGraph", "AOTAutograd", "Autotune", "BundledAutotune")
-    return tuple(_imported(f"Remote{name}Cache") for name in names)
+    return {name: _imported(f"Remote{name}Cache") for name in names}
 
 
 def turn_on_remote_caches() -> None:

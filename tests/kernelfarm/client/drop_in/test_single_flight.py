@@ -13,10 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from torch._inductor import config
 
 from kernelfarm.client.drop_in import fail_open, single_flight
-from kernelfarm.client.drop_in.inductor_cache import FarmRemoteCache
+from kernelfarm.client.drop_in.inductor_cache import (
+    FarmRemoteCache,
+    UnclaimedRemoteCache,
+    use_as_inductor_cache,
+)
 from kernelfarm.client.drop_in.shared_files import MAX_ENTRY_BYTES
+from kernelfarm.client.pytorch.private import inductor_remote_caches
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 from tests.support.drop_in_programs import (
     compile_with_inductor,
@@ -129,6 +135,30 @@ def test_a_process_waits_no_longer_than_its_settings_say(fleet: Fleet) -> None:
     assert FarmRemoteCache().get(key_of(fleet) + "other") is None, "without a wait, no claim"
     assert events(counted()) == {"misses": 1}
     assert FarmRemoteCache().get(key) == _VALUE
+
+
+def test_only_graphs_of_inductor_are_awaited(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other values are made when the program runs, perhaps together with who would wait."""
+    monkeypatch.setattr(config, "fx_graph_remote_cache", False)
+    monkeypatch.setattr(config, "autotune_remote_cache", False)
+    caches = inductor_remote_caches()
+    for cache in caches.values():
+        monkeypatch.setattr(cache, "backend_override_cls", None)
+    use_as_inductor_cache()
+    stores = {name: cache.backend_override_cls for name, cache in caches.items()}
+    assert stores.pop("FxGraph") is FarmRemoteCache
+    assert set(stores.values()) == {UnclaimedRemoteCache}
+
+    key = key_of(fleet)
+    machine(fleet, wait_s=_TIMEOUT_S, publishes=True)
+    publisher = UnclaimedRemoteCache()
+    assert publisher.get(key) is None
+    machine(fleet, wait_s=_TIMEOUT_S, publishes=True)
+    assert UnclaimedRemoteCache().get(key) is None
+    assert events(counted()) == {"misses": 1}
+    publisher.put(key, _VALUE)
+    machine(fleet, wait_s=_TIMEOUT_S)
+    assert UnclaimedRemoteCache().get(key) == _VALUE
 
 
 def test_another_process_takes_over_from_one_that_was_killed(fleet: Fleet) -> None:
