@@ -78,11 +78,13 @@ class TraceService(TraceServiceServicer):
             miss = _miss(found)
             if request.HasField("claim"):
                 may_publish = not identity.roles.isdisjoint(PUBLISHERS)
-                miss.in_flight_ms = await tenant_cache.traces.claim(
-                    request.digest,
-                    request.claim.claimant,
-                    request.claim.duration_ms if may_publish else 0,
+                claim_ms = request.claim.duration_ms if may_publish else 0
+                claimed = await tenant_cache.traces.find_or_claim(
+                    request.digest, caller.tags, request.claim.claimant, claim_ms
                 )
+                found = claimed.found or found
+                miss.in_flight_ms = claimed.in_flight_ms
+        if not found.is_hit:
             yield api.LookupTraceResponse(miss=miss)
             return
         stored = found.variants[0]

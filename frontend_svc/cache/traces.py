@@ -35,6 +35,18 @@ def trace_signing(signing: SigningPolicy) -> SigningPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceClaimed:
+    """What became of a claim: the trace, which is there meanwhile, or who makes it.
+
+    `in_flight_ms` are the milliseconds that another claimant may still take; 0: the caller need not
+    wait.
+    """
+
+    in_flight_ms: int
+    found: LookupResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Traces:
     """The traces of one namespace; those of the shared namespace (`shared`) are found too."""
 
@@ -60,16 +72,24 @@ class Traces:
             await self.cache.count("shared_hits")
         return shared
 
-    async def claim(self, digest: bytes, claimant: bytes, duration_ms: int) -> int:
-        """The milliseconds that another claimant may still take to make a missing trace, or 0.
+    async def find_or_claim(
+        self, digest: bytes, tags: Sequence[str], claimant: bytes, duration_ms: int
+    ) -> TraceClaimed:
+        """Claims the making of a trace that a look-up did not find; `duration_ms` may be 0.
 
         Raises:
             UnavailableError: the store does not answer.
         """
         in_flight_ms = await self._claims.claim(digest, claimant, duration_ms)
-        if in_flight_ms == 0 and duration_ms:
-            await self.cache.count("claims")
-        return in_flight_ms
+        if in_flight_ms or not duration_ms:
+            return TraceClaimed(in_flight_ms)
+        # Who had the claim may have published since the look-up.
+        found = await self.find(digest, tags, is_counted=False)
+        if found.is_hit:
+            await self._claims.end(digest)
+            return TraceClaimed(0, found)
+        await self.cache.count("claims")
+        return TraceClaimed(0)
 
     async def explain(
         self, digest: bytes, parts: dict[str, str] | None, caller: Caller

@@ -142,7 +142,7 @@ class ClientSettings:
     `drop_in_caches`."""
     drop_in_wait_s: Annotated[float, Bound(ge=0)] = 30.0
     """How long such a cache waits for an entry that another process is making, and how long a
-    publisher may take, at most 600 s, until others stop waiting for it; 0 compiles at once."""
+    publisher may take until others stop waiting for it; at most 600 s; 0 compiles at once."""
 
     disk_cache_dir: Path = field(default_factory=default_cache_dir)
     """Folder of the disk tier, which processes of one user share. Default: `kernelfarm` in

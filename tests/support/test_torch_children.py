@@ -50,7 +50,8 @@ def test_a_child_is_like_a_new_process_that_imported_torch(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     facts = facts_of("-c", FACTS, "one", "two", KERNELFARM_MODEL="a@1")
-    assert facts["imported"] == ["torch._dynamo"]
+    # PyTorch calls `kernelfarm.autoload` when it is imported.
+    assert facts["imported"] == ["kernelfarm", "torch._dynamo"]
     assert (facts["threads"], facts["streams"]) == ([1, 1], ["0", "1", "2"])
     assert facts["is_own_session"]
     assert (facts["name"], facts["arguments"]) == ("__main__", ["one", "two"])

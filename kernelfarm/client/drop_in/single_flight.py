@@ -19,8 +19,8 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.trace_client import TraceClaim
 
 _CLAIMANT_BYTES = 16
-_LONGEST_CLAIM_S = 600.0
-"""A farm refuses a longer claim."""
+_LONGEST_S = 600.0
+"""Of a wait, and of a claim: a farm refuses a longer one."""
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 
@@ -46,9 +46,9 @@ def found_or_awaited(
         entry = entry or entry_at(access)
         if entry is None:
             return None
-        limit_s = access.settings.drop_in_wait_s if claims else 0.0
+        limit_s = min(access.settings.drop_in_wait_s, _LONGEST_S) if claims else 0.0
         if limit_s:
-            claim_s = min(limit_s, _LONGEST_CLAIM_S) if entry.is_publisher else 0.0
+            claim_s = limit_s if entry.is_publisher else 0.0
             entry.claim = TraceClaim(_claimant(), claim_s, is_repeated=waits_until_s is not None)
         return entry.files()
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from torch._dynamo.package import SystemInfo as SystemInfo
     from torch._dynamo.precompile_context import BackendCacheArtifact as BackendCacheArtifact
     from torch._dynamo.precompile_context import PrecompileContext as PrecompileContext
+    from torch._dynamo.symbolic_convert import TensorifyState as TensorifyState
     from torch._functorch._aot_autograd.schemas import MutationType as MutationType
     from torch._functorch._aot_autograd.schemas import OutputAliasInfo as OutputAliasInfo
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType

@@ -144,7 +144,7 @@ class SignedEntries(ABC, Generic[EntryT]):
         """Publishes a content, if this client may and the farm reported a miss.
 
         Returns:
-            True if the farm stored it.
+            True if the farm has an entry of this digest now.
 
         Raises:
             CallerError: the private key cannot be read.
@@ -166,7 +166,7 @@ class SignedEntries(ABC, Generic[EntryT]):
         else:
             name = pb.PutTraceOutcome.Name(outcome).removeprefix("PUT_TRACE_OUTCOME_")
             self._note("not_published", name.lower())
-        return outcome == pb.PUT_TRACE_OUTCOME_STORED
+        return outcome in (pb.PUT_TRACE_OUTCOME_STORED, pb.PUT_TRACE_OUTCOME_PRESENT)
 
     def _signer(self) -> Signer | None:
         path = self._access.settings.trace_key_file
