@@ -104,9 +104,8 @@ def test_the_environment_alone_installs_the_cache(published: Fleet) -> None:
     assert seen["counters"]["inductor_cache.farm.hits"] == 1
 
 
-def test_without_the_variable_or_with_a_wrong_one_inductor_works_alone(published: Fleet) -> None:
+def test_with_a_wrong_variable_inductor_works_alone_and_warns(published: Fleet) -> None:
     fleet = published
-    for value, warnings in (("off", 0), ("wrong", 1)):
-        seen = compile_with_inductor(fleet, value, installs=False, KERNELFARM_INDUCTOR_CACHE=value)
-        assert (seen["hit"], seen["miss"], seen["warnings"]) == (0, 1, warnings), seen["said"]
-        assert not fleet.meddling.calls
+    seen = compile_with_inductor(fleet, "wrong", installs=False, KERNELFARM_INDUCTOR_CACHE="wrong")
+    assert (seen["hit"], seen["miss"], seen["warnings"]) == (0, 1, 1), seen["said"]
+    assert not fleet.meddling.calls
