@@ -34,6 +34,7 @@ from kernelfarm.ir.loop_ir import (
     Store,
     StoreMode,
     index_of,
+    needed_statements,
     operands_of,
 )
 
@@ -116,12 +117,7 @@ def _is_adjacent_along(kernel: Kernel, axes: frozenset[str], factor: int) -> boo
     """
     reduced = {axis.name for axis in kernel.reduction}
     last = next((axis.name for axis in reversed(kernel.outer) if axis.name in axes), "")
-    needed, pending = set[int](), [factor]
-    while pending:
-        number = pending.pop()
-        if number not in needed:
-            needed.add(number)
-            pending.extend(operands_of(kernel.body[number]))
+    needed = needed_statements(kernel, (factor,))
     loads = (s for n in needed if isinstance(s := kernel.body[n], Load))
     matrices = [load for load in loads if not reduced.isdisjoint(load.index.symbols)]
     return all(load.index.coefficient_of(last) is ONE for load in matrices)

@@ -39,6 +39,7 @@ f32, and a store is preceded by a `convert` back, so that emitters never compute
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Union
 
@@ -233,6 +234,18 @@ def operands_of(statement: Statement) -> tuple[int, ...]:
             return (value,)
         case _:
             return ()
+
+
+def needed_statements(kernel: Kernel, roots: Iterable[int]) -> list[int]:
+    """The numbers of the roots and of the statements from which they are computed, in order."""
+    needed: set[int] = set()
+    pending = list(roots)
+    while pending:
+        number = pending.pop()
+        if number not in needed:
+            needed.add(number)
+            pending.extend(operands_of(kernel.body[number]))
+    return sorted(needed)
 
 
 def index_of(statement: Statement) -> Expr | None:

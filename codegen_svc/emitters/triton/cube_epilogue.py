@@ -7,14 +7,14 @@ what is computed from the sums with the tile of results. All sums reach the buff
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import Contraction
-from kernelfarm.ir.loop_ir import Kernel, Load, Store, operands_of
+from kernelfarm.ir.loop_ir import Kernel, Load, Store, needed_statements, operands_of
 from kernelfarm.targets import LocalBufferFacts
 
 _INDEX_BYTES = 8
@@ -78,7 +78,7 @@ def _factors(found: Contraction) -> set[int]:
 def _order(kernel: Kernel, found: Contraction) -> tuple[list[int], list[int]]:
     """The statements before the sums that vector cores compute, and those after the sums."""
     factors, body = _factors(found), kernel.body
-    needed = _needed(kernel, factors)
+    needed = set(needed_statements(kernel, factors))
     read = {operand for number in needed for operand in operands_of(body[number])}
     to_cube = {n for n in factors - read if isinstance(s := body[n], Load) and s.mask is None}
     reduced = {axis.name for axis in kernel.reduction}
@@ -89,17 +89,6 @@ def _order(kernel: Kernel, found: Contraction) -> tuple[list[int], list[int]]:
         if n not in needed and n not in sums and not found.axes_of[n] & reduced
     )
     return sorted(needed - to_cube), list(late)
-
-
-def _needed(kernel: Kernel, roots: Iterable[int]) -> set[int]:
-    needed: set[int] = set()
-    pending = list(roots)
-    while pending:
-        number = pending.pop()
-        if number not in needed:
-            needed.add(number)
-            pending.extend(operands_of(kernel.body[number]))
-    return needed
 
 
 def _value(

@@ -37,7 +37,7 @@ from kernelfarm.ir.contractions import (
     find_contraction,
 )
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.loop_ir import Axis, Kernel, Load, operands_of
+from kernelfarm.ir.loop_ir import Axis, Kernel, Load, needed_statements
 
 _STEP = "    "
 _BAND_TILES = 8
@@ -113,7 +113,7 @@ def product_lines(
     """
     product = _product(kernel, tiling, rules)
     varying = product.left.varying | product.right.varying
-    early = [n for n in _needed(kernel, _factors(product)) if n not in varying]
+    early = [n for n in needed_statements(kernel, _factors(product)) if n not in varying]
     sums = {product_sum.number for product_sum in product.found.sums}
     late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *sums}]
     body = [
@@ -175,21 +175,6 @@ def _varying(found: Contraction, axes: tuple[Axis, ...]) -> frozenset[int]:
 
 def _factors(product: _Product) -> list[int]:
     return [factor for s in product.found.sums for factor in (s.left, s.right)]
-
-
-def _needed(kernel: Kernel, roots: Iterable[int]) -> list[int]:
-    """Statements of which the roots are computed, in order; those after a sum are not among them.
-
-    A factor cannot depend on a sum, because it varies over the points that are summed.
-    """
-    needed: set[int] = set()
-    pending = list(roots)
-    while pending:
-        number = pending.pop()
-        if number not in needed:
-            needed.add(number)
-            pending.extend(operands_of(kernel.body[number]))
-    return sorted(needed)
 
 
 def _count_lines(product: _Product) -> list[str]:
@@ -331,7 +316,7 @@ def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]
         *([f"{mask} = {flat} < knumel"] if mask else []),
         *_axis_lines(block, flat),
     ]
-    needed = [n for n in _needed(product.kernel, factors) if n in side.varying]
+    needed = [n for n in needed_statements(product.kernel, factors) if n in side.varying]
     # One program reads an element of a factor once if its tile has all elements of the other.
     eviction = "evict_first" if not side.is_left and product.is_one_row else ""
     for number in needed:
