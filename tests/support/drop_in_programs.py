@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,11 @@ for target in targets:
 print(json.dumps({"hits": hits, "binaries": binaries, "counters": counters.snapshot()}))
 """
 
+WITH_KERNEL = "lambda x: (x * NUMBER).sin().sum(0)"
+"""A graph for which each process starts the C++ compiler, also one that finds it at the farm."""
+WITHOUT_KERNEL = "lambda x: torch.addmm(x, x[:, :3], x, alpha=NUMBER)"
+"""A graph that PyTorch's own product computes: Inductor starts no compiler."""
+
 # The settings halve the time of the C++ compiler: no headers compiled ahead, no vectors.
 _INDUCTOR_PROGRAM = """
 import json, os, sys
@@ -56,11 +61,11 @@ config.compile_threads = 1
 config.cpp_cache_precompile_headers = False
 config.cpp.vec_isa_ok = False
 from kernelfarm.client import counters
-kernelfarm.use_as_inductor_cache()
+INSTALL
 torch.manual_seed(0)
 x = torch.randn(3, 8)
-function = lambda x: (x * NUMBER).sin().sum(0)
-torch.testing.assert_close(torch.compile(function)(x), function(x))
+for function in [FUNCTIONS]:
+    torch.testing.assert_close(torch.compile(function)(x), function(x))
 seen = torch._dynamo.utils.counters["inductor"]
 found = {name: seen[f"fxgraph_cache_{name}"] for name in ("hit", "miss")}
 print(json.dumps({**found, "counters": counters.snapshot()}))
@@ -83,15 +88,20 @@ def compile_with_triton(fleet: Fleet, folder: str, **settings: str) -> dict[str,
 
 
 def compile_with_inductor(
-    fleet: Fleet, folder: str, *, installs: bool = True, **settings: str
+    fleet: Fleet,
+    folder: str,
+    functions: Sequence[str] = (WITHOUT_KERNEL,),
+    *,
+    install: str = "kernelfarm.use_as_inductor_cache()",
+    **settings: str,
 ) -> dict[str, Any]:
-    """What a process did that compiles a graph; Inductor's cache is in `folder`.
+    """What a process did that compiles a graph for each function; Inductor's cache is in `folder`.
 
-    Unless the program `installs` the farm as Inductor's cache, the environment may.
+    `install` is its line that makes the farm Inductor's cache.
     """
-    program = _INDUCTOR_PROGRAM.replace("NUMBER", str(fleet.number))
-    if not installs:
-        program = program.replace("kernelfarm.use_as_inductor_cache()\n", "")
+    program = _INDUCTOR_PROGRAM.replace("INSTALL", install)
+    program = program.replace("FUNCTIONS", ", ".join(functions))
+    program = program.replace("NUMBER", str(fleet.number))
     return _run(fleet, folder, program, (str(fleet.folder / folder / "inductor"),), settings)
 
 

@@ -33,6 +33,7 @@ IMPORTED = (
     # What the first compilation by a backend of AOT Autograd imports.
     "torch._dynamo.repro.after_aot",
     "torch._functorch.aot_autograd",
+    "torch._inductor.compile_fx",
     "torch.export",
     "torch.export._trace",
     # What the client's settings take longest to import.

@@ -22,6 +22,7 @@ from kernelfarm.client.drop_in.fail_open import DropInCacheWarning
 from kernelfarm.client.drop_in.inductor_cache import FarmRemoteCache
 from kernelfarm.client.drop_in.shared_files import MAX_ENTRY_BYTES, joined, parted
 from kernelfarm.client.drop_in.triton_cache import FarmCacheManager
+from kernelfarm.client.farm import call_retry
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Signer, Space, new_signer
@@ -44,6 +45,12 @@ def _warns_anew() -> Iterator[None]:
     fail_open._warned.clear()
     yield
     fail_open._warned.clear()
+
+
+@pytest.fixture(autouse=True)
+def _repeats_calls_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that a missing farm does not answer is repeated as often as ever, without waiting."""
+    monkeypatch.setattr(call_retry, "_PAUSES_S", tuple(0.0 for _ in call_retry._PAUSES_S))
 
 
 def machine(fleet: Fleet, *, publishes: bool = False, disk: str = "", **stated: str) -> Path:
@@ -204,7 +211,7 @@ def test_a_farm_that_hangs_is_waited_for_once(
     machine(fleet, publishes=True)
     look_up(fleet)
     machine(fleet)
-    monkeypatch.setattr(fail_open.without_errors, "__defaults__", (1.0,))
+    monkeypatch.setattr(fail_open.without_errors, "__defaults__", (0.5,))
     end = Event()
     fleet.meddling.trace_change = lambda _: bool(end.wait(30)) and None
     with pytest.warns(DropInCacheWarning, match="failed"):

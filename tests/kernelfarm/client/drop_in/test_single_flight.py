@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from tests.support.drop_in_programs import (
     compile_with_triton,
     publishing,
 )
+from tests.support.torch_children import start_python
 from tests.support.trace_machines import Fleet, counted
 
 _TIMEOUT_S = 60
@@ -162,7 +162,7 @@ def test_only_graphs_of_inductor_are_awaited(fleet: Fleet, monkeypatch: pytest.M
 
 
 def test_another_process_takes_over_from_one_that_was_killed(fleet: Fleet) -> None:
-    key, claim_s = key_of(fleet), 2.0
+    key, claim_s = key_of(fleet), 1.0
     variables = {
         **os.environ,
         "KERNELFARM_ENDPOINT": fleet.endpoint,
@@ -172,8 +172,8 @@ def test_another_process_takes_over_from_one_that_was_killed(fleet: Fleet) -> No
         "KERNELFARM_DROP_IN_WAIT_S": str(claim_s),
         "KERNELFARM_TRACE_KEY_FILE": str(fleet.keys / TRACE_KEY),
     }
-    command = [sys.executable, "-c", _CLAIMS_AND_HANGS, key]
-    with subprocess.Popen(command, env=variables, stdout=subprocess.PIPE) as holder:
+    command = ["-c", _CLAIMS_AND_HANGS, key]
+    with start_python(command, variables, stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"claimed\n"
         holder.send_signal(signal.SIGKILL)
