@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 from examples.model_zoo import MODELS
 from tests.support.two_ways import long_way, short_way
 
-QUICK = ("bert", "lstm")
+QUICK = {("bert", "varying"), ("lstm", "constant")}
 LONG = {
     "llama-prefill": "an input that is written",
     "llama-decode": "an input that is written",
@@ -39,10 +40,12 @@ def refusals(function: Callable[..., Any], *args: Any, **options: Any) -> list[s
     return [outcome.refusal for outcome in short]
 
 
-@pytest.mark.parametrize("sizes", ["constant", "varying"])
 @pytest.mark.parametrize(
-    "name",
-    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
+    ("name", "sizes"),
+    [
+        pytest.param(*pair, marks=() if pair in QUICK else pytest.mark.slow)
+        for pair in product(MODELS, ("constant", "varying"))
+    ],
 )
 def test_models_have_the_same_graphs_keys_and_guards_in_both_ways(name: str, sizes: str) -> None:
     source = MODELS[name]()
@@ -272,7 +275,7 @@ def test_floats_that_vary_become_what_aot_autograd_makes_of_them(name: str) -> N
 
 
 @pytest.mark.parametrize(
-    "name", [n if n == "llama" else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
+    "name", [n if n == "vit" else pytest.param(n, marks=pytest.mark.slow) for n in MODELS]
 )
 def test_models_whose_settings_vary_have_the_same_graphs_keys_and_guards(name: str) -> None:
     source = MODELS[name]()
