@@ -70,7 +70,7 @@ def test_a_kernel_compiles_for_both_vendors_and_every_stage_can_be_read(vendor_f
 
 @pytest.mark.parametrize(
     "target",
-    # Each target takes 20 s, most of it for the configuration that does not fit.
+    # Each target takes seconds.
     ["cuda:sm_90a", pytest.param("rocm:gfx942", marks=pytest.mark.slow)],
 )
 def test_every_configuration_that_fits_compiles_and_is_cached_by_its_content(
