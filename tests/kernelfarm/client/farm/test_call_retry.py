@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from kernelfarm.client.farm import call_retry
 from kernelfarm.client.farm.call_retry import repeated_while_lost
 from kernelfarm.errors import NotFoundError, UnavailableError
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses_s = tuple(pause_s / 100 for pause_s in call_retry._LOST_PAUSES_S)
+    monkeypatch.setattr(call_retry, "_LOST_PAUSES_S", pauses_s)
 
 
 class Farm:

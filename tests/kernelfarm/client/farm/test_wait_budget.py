@@ -47,7 +47,7 @@ def compiled(endpoint: str, folder: Path, mode: str) -> torch.Tensor:
     new_process(endpoint, folder)
     reset_warnings()
     torch._dynamo.reset()
-    options = {"endpoint": endpoint, "timeout_s": 1.0, "mode": mode}
+    options = {"endpoint": endpoint, "timeout_s": 0.4, "mode": mode}
     return torch.compile(lambda a: (a * 4.5).sin(), backend="kernelfarm", options=options)(
         torch.ones(3)
     )
