@@ -15,6 +15,7 @@ from typing import Any
 
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.service.collector import collect_rarely
+from kernelfarm.service.inbound import connections
 from kernelfarm.service.logs.logger import configure_logs
 from kernelfarm.service.server import ServiceRegistration, start_server
 from kernelfarm.service.settings import ServiceSettings, load_settings
@@ -28,6 +29,10 @@ from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.v1 import compile_service_pb2_grpc as pb_grpc
 
 SERVICE = "kernelfarm.v1.CompileService"
+
+# Idle connections end sooner than those of a farm: tests wait for their end.
+connections._CHECK_INTERVAL_S = 0.1
+connections._UNAUTHENTICATED_IDLE_S = 0.5
 
 
 def _refuse(op: str) -> None:

@@ -139,7 +139,7 @@ async def test_a_job_of_a_large_message_is_heavy_from_the_start() -> None:
 
 async def test_more_heavy_jobs_than_slots_are_all_done() -> None:
     async with running(PoolLimits(processes=1)) as pool:
-        jobs = (pool.run(work("spin", b"0.5", tenant=tenant)) for tenant in "aaab")
+        jobs = (pool.run(work("spin", b"0.3", tenant=tenant)) for tenant in "aaab")
         async with asyncio.timeout(TIMEOUT_S):
             assert len(await asyncio.gather(*jobs)) == 4
 
@@ -175,7 +175,7 @@ async def test_a_child_that_is_killed_while_it_waits_costs_nothing() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_fork_server_that_ends_or_hangs_is_started_again(number: signal.Signals) -> None:
-    async with running(PoolLimits(processes=1, hung_after_s=3.0)) as pool:
+    async with running(PoolLimits(processes=1, hung_after_s=1.5)) as pool:
         await answers(pool)
         server = psutil.Process(pool.pids[0]).parent()
         assert server is not None
