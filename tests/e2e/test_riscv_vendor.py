@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,14 +66,9 @@ def riscv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RiscvFarm]:
         yield RiscvFarm(farm, client)
 
 
-def test_emulated_kernels_are_as_exact_as_eager(riscv: RiscvFarm) -> None:
-    need(*TOOLS)
-    for name, row in riscv.models(*QUICK).items():
-        assert row["is_exact"], (name, row)
-        assert row["launches"] >= 2, (name, row)
-
-
-def test_commands_know_the_vendor_and_warmed_kernels_run(riscv: RiscvFarm, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def found(riscv: RiscvFarm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What one process reports that runs commands and models."""
     need(*TOOLS)
     keys = riscv.farm.data_dir / "keys"
     signing = {
@@ -83,8 +77,20 @@ def test_commands_know_the_vendor_and_warmed_kernels_run(riscv: RiscvFarm, tmp_p
         "KERNELFARM_HOST_TARGET": TARGET,
         "COLUMNS": "200",
     }
-    command = ("-m", "tests.e2e.riscv_commands", str(tmp_path))
-    found = json.loads(riscv.output(*command, **signing).splitlines()[-1])
+    folder = tmp_path_factory.mktemp("commands")
+    command = ("-m", "tests.e2e.riscv_commands", str(folder), *QUICK)
+    reported: dict[str, Any] = json.loads(riscv.output(*command, **signing).splitlines()[-1])
+    return reported
+
+
+def test_emulated_kernels_are_as_exact_as_eager(found: dict[str, Any]) -> None:
+    assert list(found["models"]) == list(QUICK)
+    for name, row in found["models"].items():
+        assert row["is_exact"], (name, row)
+        assert row["launches"] >= 2, (name, row)
+
+
+def test_commands_know_the_vendor_and_warmed_kernels_run(found: dict[str, Any]) -> None:
     assert f"{TARGET} (KERNELFARM_HOST_TARGET; the best here is cpu:" in found["doctor"]
     lines = [line.split()[:3] for line in found["doctor"].split("\n")]
     for tool in ("LLVM", "LLD", *TOOLS):
