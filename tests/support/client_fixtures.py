@@ -29,6 +29,14 @@ def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
+def prompt_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that a missing farm does not answer is repeated as often as ever, without pauses."""
+    from kernelfarm.client.farm import call_retry  # noqa: PLC0415
+
+    monkeypatch.setattr(call_retry, "_PAUSES_S", tuple(0.0 for _ in call_retry._PAUSES_S))
+
+
+@pytest.fixture
 def endpoint(farm: Farm, monkeypatch: pytest.MonkeyPatch) -> str:
     """The endpoint of the shared farm for the CPU, which clients of the test use."""
     monkeypatch.setenv("KERNELFARM_ENDPOINT", farm.endpoint)

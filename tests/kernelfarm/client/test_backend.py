@@ -14,6 +14,8 @@ from kernelfarm.client import counters, torch_backend
 from kernelfarm.client.programs.eager import KernelfarmWarning
 from kernelfarm.errors import CallerError, UnavailableError
 
+pytestmark = pytest.mark.usefixtures("prompt_repetitions")
+
 NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
 
 

@@ -22,7 +22,6 @@ from kernelfarm.client.drop_in.fail_open import DropInCacheWarning
 from kernelfarm.client.drop_in.inductor_cache import FarmRemoteCache
 from kernelfarm.client.drop_in.shared_files import MAX_ENTRY_BYTES, joined, parted
 from kernelfarm.client.drop_in.triton_cache import FarmCacheManager
-from kernelfarm.client.farm import call_retry
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import Signer, Space, new_signer
@@ -32,6 +31,8 @@ from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto, manifest_to_proto
 from tests.support.trace_machines import Fleet, counted
+
+pytestmark = pytest.mark.usefixtures("prompt_repetitions")
 
 Change = Callable[[manifest_pb2.SignedVariant], None]
 Lookup = Callable[[Fleet], bytes | None]
@@ -45,12 +46,6 @@ def _warns_anew() -> Iterator[None]:
     fail_open._warned.clear()
     yield
     fail_open._warned.clear()
-
-
-@pytest.fixture(autouse=True)
-def _repeats_calls_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that a missing farm does not answer is repeated as often as ever, without waiting."""
-    monkeypatch.setattr(call_retry, "_PAUSES_S", tuple(0.0 for _ in call_retry._PAUSES_S))
 
 
 def machine(fleet: Fleet, *, publishes: bool = False, disk: str = "", **stated: str) -> Path:

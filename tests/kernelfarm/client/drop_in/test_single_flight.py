@@ -31,6 +31,8 @@ from tests.support.drop_in_programs import (
 from tests.support.torch_children import start_python
 from tests.support.trace_machines import Fleet, counted
 
+pytestmark = pytest.mark.usefixtures("prompt_repetitions")
+
 _TIMEOUT_S = 60
 _AT_ONCE = 4
 _VALUE = b"a graph"

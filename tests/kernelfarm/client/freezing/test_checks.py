@@ -114,6 +114,7 @@ def test_a_frozen_program_takes_batches_of_any_size(endpoint: str) -> None:
     assert counters.snapshot()["traced.short"] == 1
 
 
+@pytest.mark.usefixtures("prompt_repetitions")
 def test_without_a_farm_a_frozen_model_runs_eager() -> None:
     model, x = nn.Linear(80, 90), torch.randn(3, 80)
     fast = compiled(model, endpoint="127.0.0.1:9", strict=False)

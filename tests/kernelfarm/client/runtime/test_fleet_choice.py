@@ -72,6 +72,7 @@ def test_a_second_process_launches_the_winner_and_measures_nothing(
     assert counted("tuning.measured") == 0
 
 
+@pytest.mark.usefixtures("prompt_repetitions")
 def test_without_a_farm_a_client_measures_for_itself() -> None:
     device = SimulatedDevice(COSTS_MS)
     with FarmClient(ClientSettings(endpoint=NO_FARM)) as client:

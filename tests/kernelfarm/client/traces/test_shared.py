@@ -41,6 +41,8 @@ from tests.support.like_eager import assert_like_eager, compiled, numbers
 from tests.support.torch_children import run_python
 from tests.support.trace_machines import Fleet, counted, traces_made
 
+pytestmark = pytest.mark.usefixtures("prompt_repetitions")
+
 
 def writes_a_cache(number: float) -> tuple[Callable[..., Any], Callable[[], Any]]:
     def step(cache: torch.Tensor, row: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
