@@ -30,15 +30,11 @@ from tests.support.loop_kernels import emitter_shapes
 from tests.support.third_party import need, output_of
 from tests.support.triton_cases import assert_same, expected, random_buffers
 
+pytestmark = pytest.mark.usefixtures("adapter")
+
 TARGET = target_facts("ascend:910b")
 CHIP = TARGET.section(LocalBufferFacts)
 F16, F32 = DType.F16, DType.F32
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
 
 
 @pytest.fixture(scope="module")

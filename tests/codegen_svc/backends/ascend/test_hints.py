@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codegen_svc.backends.ascend.adapter import find_adapter
 from codegen_svc.backends.ascend.backend import BACKEND
 from codegen_svc.backends.ascend.bishengir import TOOL
 from codegen_svc.backends.ascend.hinted_tiling import hinted_local_tiling
@@ -25,13 +24,9 @@ from tests.support.loop_kernels import emitter_shapes
 from tests.support.third_party import need
 from tests.support.tutorial_kernels import TUTORIALS
 
+pytestmark = pytest.mark.usefixtures("adapter")
+
 TARGET = target_facts("ascend:910b")
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
 
 
 def _hinted(name: str, **comments: str) -> UserKernel:

@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from codegen_svc.backends.ascend.adapter import find_adapter
-from codegen_svc.backends.ascend.backend import BACKEND
-from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.cube_tiling import cube_tiling
-from codegen_svc.emitters.triton.source import emit_triton
-from codegen_svc.emitters.triton.tiling import program_count
-from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.hints import KernelHint
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import target_facts
+from tests.support.ascend_products import built_of, interpreted_case, tiling_of
 from tests.support.linalg_cpu import linalg_of
 from tests.support.product_kernels import linear, scaled, with_residuals
-from tests.support.triton_cases import Array, random_buffers
-from tests.support.triton_interpreter import Case, run_interpreted
+from tests.support.triton_cases import random_buffers
+from tests.support.triton_interpreter import run_interpreted
 
-TARGET = target_facts("ascend:910b")
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
-
-
-def built_of(kernel: Kernel) -> BuiltKernel:
-    return BACKEND.build(kernel, TARGET)[-1]
-
-
-def tiling_of(built: BuiltKernel) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(dict(built.launch.extras)["tiling"])
-    return facts
-
-
-def interpreted_case(kernel: Kernel, given: dict[str, Array]) -> Case:
-    """The kernel's launch with the text and the tiling of the chip."""
-    found = cube_tiling(kernel, TARGET, 32)
-    assert found is not None
-    source = emit_triton(kernel, found.tiling, scalar_rules(TARGET, kernel))
-    arrays = tuple(given[p.name] for p in kernel.params)
-    return Case(source, program_count(kernel, found.tiling).as_int(), arrays, ())
+pytestmark = pytest.mark.usefixtures("adapter")
 
 
 def test_panels_are_annotated_with_their_buffers() -> None:

@@ -15,18 +15,14 @@ import numpy as np
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from codegen_svc.backends.ascend.adapter import find_adapter
 from codegen_svc.backends.ascend.backend import BACKEND
 from codegen_svc.backends.ascend.bishengir import find_bishengir
 from codegen_svc.backends.ascend.kernel_object import BINARY_STAGE
-from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.cube_tiling import cube_tiling
-from codegen_svc.emitters.triton.source import emit_triton
-from codegen_svc.emitters.triton.tiling import program_count
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import CubeFacts, LocalBufferFacts, target_facts
+from kernelfarm.targets import CubeFacts, LocalBufferFacts
+from tests.support.ascend_products import TARGET, built_of, interpreted_case, tiling_of
 from tests.support.goldens import assert_golden_file
 from tests.support.linalg_cpu import TOOLS, linalg_of, run_linalg
 from tests.support.product_kernels import (
@@ -43,30 +39,16 @@ from tests.support.product_kernels import (
 )
 from tests.support.third_party import need
 from tests.support.triton_cases import Array, random_buffers
-from tests.support.triton_interpreter import Case, run_interpreted
+from tests.support.triton_interpreter import run_interpreted
 
-TARGET = target_facts("ascend:910b")
+pytestmark = pytest.mark.usefixtures("adapter")
+
 CUBE = TARGET.section(CubeFacts)
 
 ROUNDING = {DType.BF16: 2.0**-8, DType.F16: 2.0**-11, DType.F32: 2.0**-23}
 """A rounding to the type, as a part of the value."""
 Exact = Callable[[dict[str, Array]], tuple[Array, Array]]
 """The result of a kernel in float64, and the sums of its terms' magnitudes."""
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
-
-
-def built_of(kernel: Kernel) -> BuiltKernel:
-    return BACKEND.build(kernel, TARGET)[-1]
-
-
-def tiling_of(built: BuiltKernel) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(dict(built.launch.extras)["tiling"])
-    return facts
 
 
 def wide_of(buffers: dict[str, Array], name: str, *shape: int) -> Array:
@@ -196,15 +178,6 @@ def test_linalg_equals_float64_and_triton_s_interpreter(
     other = interpreted[-1].astype(np.float64).reshape(exact.shape)
     # The interpreter truncates to bf16, where the chip rounds.
     assert (np.abs(got - other) <= 2 * allowed).all()
-
-
-def interpreted_case(kernel: Kernel, given: dict[str, Array]) -> Case:
-    """The kernel's launch with the text and the tiling of the chip."""
-    found = cube_tiling(kernel, TARGET, 32)
-    assert found is not None
-    source = emit_triton(kernel, found.tiling, scalar_rules(TARGET, kernel))
-    arrays = tuple(given[p.name] for p in kernel.params)
-    return Case(source, program_count(kernel, found.tiling).as_int(), arrays, ())
 
 
 @pytest.mark.third_party

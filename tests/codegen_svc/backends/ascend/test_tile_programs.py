@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from codegen_svc.backends.ascend.adapter import find_adapter
 from codegen_svc.backends.ascend.backend import BACKEND
 from kernelfarm.client.tilelang.launch_grid import grid_of
 from kernelfarm.client.tilelang.read_program import read_program
@@ -18,15 +17,11 @@ from tests.support.linalg_cpu import TOOLS, run_user_linalg
 from tests.support.third_party import need
 from tests.support.tile_programs import CASES, program_text
 
+pytestmark = pytest.mark.usefixtures("adapter")
+
 TARGET = target_facts("ascend:910b")
 # Its tile is stored with a stride of zero along one axis.
 REFUSED = "mixed"
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
 
 
 # slow: every second program; MLIR's tools and clang take a second for each.

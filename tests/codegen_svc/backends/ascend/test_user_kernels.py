@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from codegen_svc.backends.ascend.adapter import find_adapter
 from codegen_svc.backends.ascend.backend import BACKEND
 from codegen_svc.backends.ascend.kernel_object import BINARY_STAGE
 from codegen_svc.backends.contract import built_variants
@@ -30,6 +29,8 @@ from tests.support.linalg_cpu import TOOLS, run_user_linalg
 from tests.support.third_party import need
 from tests.support.tutorial_kernels import TUTORIALS
 
+pytestmark = pytest.mark.usefixtures("adapter")
+
 Array = np.ndarray[Any, Any]
 
 TARGET = "ascend:910b"
@@ -44,12 +45,6 @@ CORES = {
     "persistent matmul": "cube and vector",
     "tensor descriptors": "cube and vector",
 }
-
-
-@pytest.fixture(autouse=True)
-def adapter() -> None:
-    if find_adapter() is None:
-        pytest.skip("NOT RUN: triton-adapter-opt")
 
 
 def _built(kernel: UserKernel) -> BuiltKernel:
