@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 import redis
 from kombu import Queue
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from codegen_svc.celery_app import JobQueue, QueuedGroup, QueuedJob, make_app
 from codegen_svc.settings import CodegenSettings, WorkerSettings
@@ -26,7 +24,7 @@ from tests.support.codegen_processes import codegen_farm
 from tests.support.farm import TIMEOUT_S
 from tests.support.fresh_kernels import fresh_kernel
 from tests.support.ports import reserved_port
-from tests.support.redis_process import answers, server_process
+from tests.support.redis_process import ONCE, answers, server_process
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,7 @@ class Broker:
         return f"redis://{user}:{self.passwords[user]}@127.0.0.1:{self.port}/0"
 
     def client(self, user: str) -> redis.Redis:
-        return redis.Redis.from_url(self.url(user), driver_info=None)
+        return redis.Redis.from_url(self.url(user), driver_info=None, retry=ONCE)
 
 
 @pytest.fixture(scope="module", params=["the host's server", "the wheel's server"])
@@ -73,8 +71,7 @@ def test_a_client_without_a_user_is_refused(broker: Broker) -> None:
         with socket.create_connection(("127.0.0.1", broker.port)) as raw:
             raw.sendall(command + b"\r\n")
             assert raw.recv(100).startswith(b"-NOAUTH"), command
-    once = Retry(NoBackoff(), 0)
-    guessing = redis.Redis(port=broker.port, username="producer", password="guessed", retry=once)
+    guessing = redis.Redis(port=broker.port, username="producer", password="guessed", retry=ONCE)
     with pytest.raises(redis.exceptions.AuthenticationError, match=r"WRONGPASS|invalid username"):
         guessing.ping()
     refused(broker)

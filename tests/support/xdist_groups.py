@@ -23,6 +23,7 @@ TOGETHER = {
     "codegen_svc/edge/test_dispatch.py": "codegen",
     "codegen_svc/worker/test_signed_kernels.py": "codegen",
     "e2e/test_tenants.py": "tenants",
+    "frontend_svc/api/test_trace_claims.py": "tenants",
     "frontend_svc/api/test_trace_service.py": "tenants",
     "frontend_svc/api/test_tuning_service.py": "tenants",
     "frontend_svc/page/test_farm_page.py": "tenants",
