@@ -96,7 +96,7 @@ def test_who_begins_to_ask_once_the_process_ends_is_refused_at_once(farm: Farm) 
 def test_a_farm_that_answers_nothing_is_waited_for_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_watch_timeout(monkeypatch, 1.0)  # nothing will come
+    set_watch_timeout(monkeypatch, 0.1)  # nothing will come
     graphs = [traced_one(lambda a, n=n: (a * n).sin(), torch.ones(3)) for n in (2.5, 3.5)]
     with peer("settings", tmp_path) as endpoint:
         process = new_process(endpoint, tmp_path / "cache", timeout_s=0.5)

@@ -67,7 +67,7 @@ def test_silent_connections_cannot_keep_scrapes_out(monkeypatch: pytest.MonkeyPa
     with served() as address, contextlib.ExitStack() as silent:
         host, port = address.split(":")
         before = threading.active_count()
-        for _ in range(60):
+        for _ in range(30):
             silent.enter_context(socket.create_connection((host, int(port)), TIMEOUT_S))
         wait_until(lambda: answers(address), TIMEOUT_S, "a page beside silent connections")
         assert threading.active_count() <= before + 2 * endpoint._CONNECTIONS
