@@ -109,10 +109,11 @@ class _Orders:
         """The order in which steps that end more memory than they begin run early."""
         found = list(order)
         delays = [0] * len(order)
-        lives = self._lives(order)
+        places = _Places(self.memories, self.uses, order)
         for here in range(len(found)):
             number = found[here]
-            if self._begun(number, lives, here) >= self._ended(lives, here, number):
+            spend(1)
+            if self._begun(number, places) >= self._ended(number, places):
                 continue
             first = here
             while first > 0 and delays[found[first - 1]] < MAX_DELAY:
@@ -123,7 +124,7 @@ class _Orders:
                 for passed in found[first:here]:
                     delays[passed] += 1
                 found.insert(first, found.pop(here))
-                lives = self._lives(tuple(found))
+                places.renumber(found, first, here)
         return tuple(found)
 
     def _lives(self, order: Order) -> dict[int, Life]:
@@ -148,14 +149,44 @@ class _Orders:
         read = [memory for memory in self.uses[order[here]].reads if memory in recent]
         return 0 < self._bytes(read) <= self.cache_bytes
 
-    def _begun(self, number: int, lives: dict[int, Life], here: int) -> int:
+    def _begun(self, number: int, places: _Places) -> int:
         writes = self.uses[number].writes
-        return self._bytes([memory for memory in writes if lives[memory].first == here])
+        return self._bytes([memory for memory in writes if places.is_first(number, memory)])
 
-    def _ended(self, lives: dict[int, Life], here: int, number: int) -> int:
+    def _ended(self, number: int, places: _Places) -> int:
         reads = self.uses[number].reads
-        return self._bytes([memory for memory in reads if lives[memory].last == here])
+        return self._bytes([memory for memory in reads if places.is_last(number, memory)])
 
     def _bytes(self, memories: Sequence[int]) -> int:
         made = (memory for memory in memories if self.memories.kind(memory) in MADE_KINDS)
         return sum(map(self.memories.likely_bytes, made))
+
+
+class _Places:
+    """Where each step is in an order that changes."""
+
+    def __init__(self, memories: Memories, uses: Sequence[StepUse], order: Order) -> None:
+        self._returned = memories.returned
+        self._users: dict[int, list[int]] = {}
+        for number, use in enumerate(uses):
+            for memory in {*use.reads, *use.writes}:
+                self._users.setdefault(memory, []).append(number)
+        self._places = [0] * len(order)
+        self.renumber(order, 0, len(order) - 1)
+
+    def renumber(self, order: Sequence[int], first: int, last: int) -> None:
+        """Notes the places from `first` to `last` of an order."""
+        spend(last + 1 - first)
+        for place in range(first, last + 1):
+            self._places[order[place]] = place
+
+    def is_first(self, number: int, memory: int) -> bool:
+        """True if no step before this one uses a memory."""
+        here = self._places[number]
+        return all(self._places[user] >= here for user in self._users[memory])
+
+    def is_last(self, number: int, memory: int) -> bool:
+        """True if no step behind this one uses a memory, and the program does not return it."""
+        here = self._places[number]
+        is_used = any(self._places[user] > here for user in self._users[memory])
+        return not is_used and memory not in self._returned
