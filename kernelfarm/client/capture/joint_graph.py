@@ -45,6 +45,13 @@ class GraphWriter:
         node.meta["val"] = op(*fx.node.map_arg(args, value_of), **kwargs)
         return node
 
+    def shape(self, x: fx.Node) -> list[Any]:
+        """The extents of a value; those that vary are nodes."""
+        return [
+            extent if isinstance(extent, int) else self.add(_ATEN.sym_size.int, x, axis)
+            for axis, extent in enumerate(value_of(x).shape)
+        ]
+
     def converted(self, x: fx.Node, dtype: torch.dtype) -> fx.Node:
         """A value in another type; the same node if it has this type."""
         if value_of(x).dtype == dtype:

@@ -43,7 +43,7 @@ def _replace(graph: fx.Graph, node: fx.Node, readers: list[fx.Node]) -> None:
     dtype = value_of(node).dtype
     with graph.inserting_before(node):
         made, made_again = _computed(write, node)
-        like = write.converted(node.all_input_nodes[0], dtype)
+        like = _of_shape(write, node)
     for reader in readers:
         with graph.inserting_before(reader):
             if reader.target is _GRADIENT:
@@ -59,6 +59,13 @@ def _replace(graph: fx.Graph, node: fx.Node, readers: list[fx.Node]) -> None:
 
 def _takes_it_computed(reader: fx.Node) -> bool:
     return reader.target in {_GRADIENT, *_LOSS_GRADIENTS} or is_pointwise(reader)
+
+
+def _of_shape(write: GraphWriter, node: fx.Node) -> fx.Node:
+    """Zeros, which take no memory in a program, because no kernel reads them."""
+    like = value_of(node)
+    shape = write.shape(node.all_input_nodes[0])
+    return write.add(_ATEN.full.default, shape, 0.0, dtype=like.dtype, device=like.device)
 
 
 def _computed(write: GraphWriter, node: fx.Node) -> tuple[fx.Node, fx.Node]:

@@ -56,13 +56,6 @@ class _NormWriter(GraphWriter):
         """The view of a value with this shape."""
         return self.add(_ATEN.view.default, x, list(shape))
 
-    def shape(self, x: fx.Node) -> list[Any]:
-        """The extents of a value; those that vary are nodes."""
-        return [
-            extent if isinstance(extent, int) else self.add(_ATEN.sym_size.int, x, axis)
-            for axis, extent in enumerate(value_of(x).shape)
-        ]
-
     def normalized(self, x: fx.Node, mean: fx.Node, rstd: fx.Node) -> fx.Node:
         """(x - mean) * rstd in the type of the statistics."""
         x = self.converted(x, value_of(mean).dtype)

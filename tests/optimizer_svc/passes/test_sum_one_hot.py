@@ -56,7 +56,7 @@ def in_columns(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def between_axes(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    hits = index[:, None, None] == torch.arange(CLASSES)[:, None]
+    hits = index[:, None, None].expand(7, 1, 3) == torch.arange(CLASSES)[:, None]
     return torch.where(hits, x.expand(3, 7).t()[:, None], 0.0).sum(1)
 
 
@@ -76,7 +76,8 @@ def test_sums_equal_eagers_and_have_no_loop(function: Rows) -> None:
     (result,) = compile_here(captured, Counts())([INDICES, ELEMENTS])
     expected = function(INDICES, ELEMENTS)
     torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
-    assert torch.equal(torch.signbit(result), torch.signbit(expected))
+    numbers = ~expected.isnan()
+    assert torch.equal(torch.signbit(result[numbers]), torch.signbit(expected[numbers]))
 
 
 def of_several_elements(index: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

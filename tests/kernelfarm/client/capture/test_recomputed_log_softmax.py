@@ -42,33 +42,36 @@ def of_images(x: torch.Tensor) -> torch.Tensor:
 def step(
     loss: Loss, *rows: int, dtype: torch.dtype = torch.float32, dynamic: bool = False
 ) -> tuple[Graph, Graph]:
-    """The forward and backward graph of a loss whose gradients equal eager's."""
+    """The forward and backward graph of a loss, whose gradients err no more than eager's."""
     found: list[CapturedGraph] = []
     torch._dynamo.reset()
-    # Before a loss is a product, whose result is in memory.
+    # Before the loss is a product, whose result is in memory.
     weight = numbers(8, CLASSES, seed=1).to(dtype)
-    fast = torch.compile(
-        lambda x: loss(x @ weight), backend=recording(found), dynamic=dynamic, fullgraph=True
-    )
+
+    def plain(x: torch.Tensor) -> torch.Tensor:
+        return loss(x @ weight.to(x.dtype))
+
+    fast = torch.compile(plain, backend=recording(found), dynamic=dynamic, fullgraph=True)
     for count in rows:
-        gradients = []
-        for called in (lambda x: loss(x @ weight), fast):
-            x = numbers(count, 8, seed=count).to(dtype).requires_grad_()
-            called(x).backward()
-            gradients.append(x.grad)
-        torch.testing.assert_close(gradients[1], gradients[0])
+        x = numbers(count, 8, seed=count).to(dtype)
+        exact = gradient(plain, x.double())
+        errors = [(gradient(each, x) - exact).abs().max() for each in (plain, fast)]
+        assert errors[1] <= 1.5 * errors[0] + 1e-5 * exact.abs().max()
     forward, backward = found
     return forward.graph, backward.graph
 
 
+def gradient(function: Loss, x: torch.Tensor) -> torch.Tensor:
+    x = x.clone().requires_grad_()
+    function(x).backward()
+    assert x.grad is not None
+    return x.grad.double()
+
+
 def saved_rows(graph: Graph) -> list[str]:
     """The types of the outputs of a forward graph that have an element for each class."""
-    kinds = [kind for kind in graph.output_types if kind is not None]
-    return [
-        kind.dtype.value
-        for kind in kinds
-        if str(CLASSES) in [str(extent) for extent in kind.shape] and kind.rank > 1
-    ]
+    kinds = [kind for kind in graph.output_types if kind is not None and kind.rank > 1]
+    return [kind.dtype.value for kind in kinds if str(kind.shape[1]) != "1"]
 
 
 def ops(graph: Graph) -> list[str]:
@@ -97,7 +100,7 @@ def test_logits_of_16_bits_are_saved_before_they_are_widened() -> None:
 
 
 def test_a_result_that_a_product_reads_is_saved() -> None:
-    matrix = numbers(CLASSES, 4, seed=5).requires_grad_()
-    forward, _ = step(lambda x: (F.log_softmax(x, -1) @ matrix).sin().sum(), ROWS)
+    matrix = numbers(CLASSES, 4, seed=5)
+    forward, _ = step(lambda x: (F.log_softmax(x, -1) @ matrix.to(x.dtype)).sin().sum(), ROWS)
     assert "aten._log_softmax.default" in ops(forward)
     assert len(saved_rows(forward)) == 1
