@@ -39,7 +39,49 @@ return %10: f32[7]@[1]
 
 @pytest.mark.golden
 def test_the_element_takes_the_place_of_the_sum() -> None:
-    assert_golden(before_and_after("sum-one-hot", ROWS), "")
+    assert_golden(
+        before_and_after("sum-one-hot", ROWS),
+        """\
+-- before sum-one-hot: graph
+graph prims 1
+%0: i64[7]@[1] = input "index"
+%1: f32[7]@[1] = input "x"
+%2: i64[7, 1] = reshape(%0; shape=[{7}, {1}])
+%3: i64[7, 5] = broadcast_in_dim(%2; dims=[0, 1], shape=[{7}, {5}])
+%4: i64[5] = iota(; dtype=i64, length={5})
+%5: i64[7, 5] = broadcast_in_dim(%4; dims=[1], shape=[{7}, {5}])
+%6: bool[7, 5] = eq(%3, %5)
+%7: f32[7, 5] = broadcast_in_dim(%1; dims=[0], shape=[{7}, {5}])
+%8: f32[7, 5] = full(; dtype=f32, shape=[{7}, {5}], value=0.0)
+%9: f32[7, 5] = where(%6, %7, %8)
+%10: f32[7] = sum(%9; dims=[1])
+return %10: f32[7]@[1]
+-- after: graph
+graph prims 1
+%0: i64[7]@[1] = input "index"
+%1: f32[7]@[1] = input "x"
+%2: i64[7, 1] = reshape(%0; shape=[{7}, {1}])
+%3: i64[7, 5] = broadcast_in_dim(%2; dims=[0, 1], shape=[{7}, {5}])
+%4: i64[5] = iota(; dtype=i64, length={5})
+%5: i64[7, 5] = broadcast_in_dim(%4; dims=[1], shape=[{7}, {5}])
+%6: bool[7, 5] = eq(%3, %5)
+%7: f32[7, 5] = broadcast_in_dim(%1; dims=[0], shape=[{7}, {5}])
+%8: f32[7, 5] = full(; dtype=f32, shape=[{7}, {5}], value=0.0)
+%9: f32[7, 5] = where(%6, %7, %8)
+%11: i64[7] = reshape(%2; shape=[{7}])
+%12: i64[7] = broadcast_in_dim(%11; dims=[0], shape=[{7}])
+%13: f32[7] = broadcast_in_dim(%1; dims=[0], shape=[{7}])
+%14: i64[7] = full(; dtype=i64, shape=[{7}], value=0)
+%15: i64[7] = full(; dtype=i64, shape=[{7}], value={5})
+%16: bool[7] = ge(%12, %14)
+%17: bool[7] = lt(%12, %15)
+%18: bool[7] = logical_and(%16, %17)
+%19: f32[7] = full(; dtype=f32, shape=[{7}], value=0.0)
+%20: f32[7] = where(%18, %13, %19)
+%10: f32[7] = add(%20, %19)
+return %10: f32[7]@[1]
+""",
+    )
 
 
 Rows = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
