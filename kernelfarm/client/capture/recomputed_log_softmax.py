@@ -8,6 +8,8 @@ stored: the loss computes one element, and the gradient all of them.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -88,7 +90,8 @@ def _gradient(write: GraphWriter, node: fx.Node, result: fx.Node) -> fx.Node:
 
     The minimum cut takes operands of the operator itself for stored values.
     """
-    grad, _, axis, dtype = node.args
+    arguments: Any = node.args
+    grad, _, axis, dtype = arguments
     grad = _widened(write, grad)
     total = write.add(_ATEN.sum.dim_IntList, grad, [axis], True)
     share = write.add(_ATEN.mul.Tensor, write.add(_ATEN.exp.default, result), total)
