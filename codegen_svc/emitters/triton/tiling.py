@@ -11,7 +11,6 @@ from math import ceil
 
 from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.phases import plan_phases
 from codegen_svc.emitters.triton.row_blocks import block_within_rows
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
@@ -26,13 +25,7 @@ from kernelfarm.ir.loop_ir import (
     Store,
 )
 from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts
-from kernelfarm.traffic import (
-    BlockForm,
-    choose_block,
-    held_row_bytes,
-    reads_columns,
-    row_loads,
-)
+from kernelfarm.traffic import BlockForm, choose_block, held_row_bytes, reads_columns
 
 POINTWISE_ELEMS_PER_THREAD = 8
 """One 16-byte access of f16 or two of f32; on an H200 more did not help."""
@@ -207,11 +200,8 @@ def _reduction(
         held = None if widest is None else _held_tiling(kernel, gpu, index_bits, widest)
         if held is not None:
             return held
-        if scans_rows(kernel):
-            return _scanning_tiling(gpu, index_bits, width)
-        if width is not None and _reads_once(kernel):
-            width = min(width, _LONG_ROW)
-        return _looped_tiling(gpu, index_bits, width)
+        looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
+        return looped(gpu, index_bits, width)
     rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
     warps = _warps(xblock * rblock, gpu.reduction_elems_per_thread, gpu)
@@ -272,25 +262,16 @@ def _looped_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
 
 def _held_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, width: int) -> Tiling | None:
     """For rows of at most `width` points that several loops read from registers."""
-    reads_once = _reads_once(kernel)
     kernel = in_two_passes(kernel)
     loads = held_loads(kernel)
     row_bytes = held_row_bytes(kernel, width)
     if not loads or row_bytes > gpu.held_row_bytes:
         return None
     threads = next_power_of_2(ceil(row_bytes / _HELD_BYTES_PER_THREAD))
-    if reads_once and threads >= gpu.max_threads_per_block:
-        return None  # It would have a multiprocessor alone, which does not load while it computes.
     threads = max(_MIN_HELD_THREADS, min(threads, gpu.max_threads_per_block))
     rblock = threads * _ACCESS_BYTES // max(bytes_of(kernel, number) for number in loads)
     warps, pieces = threads // gpu.warp_size, ceil(width / rblock)
     return Tiling(1, 1, rblock, False, index_bits, warps, 1, pieces=pieces)
-
-
-def _reads_once(kernel: Kernel) -> bool:
-    """True if one loop reads the rows of a kernel, as with a guided reduction and no other use."""
-    within = [phase.within for phase in plan_phases(kernel)]
-    return all(sum(number in loop for loop in within) == 1 for number in row_loads(kernel))
 
 
 def _held_instead(

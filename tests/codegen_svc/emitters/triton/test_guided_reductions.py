@@ -13,7 +13,7 @@ from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
-from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.interpret import numpy_dtype
@@ -171,44 +171,6 @@ def test_ascends_linalg_computes_it_on_the_cpu(op: str, tmp_path: Path) -> None:
     run_linalg(ASCEND.build(kernel, target_facts("ascend:910b"))[0], arrays, sizes, tmp_path)
     for got, name in ((arrays[1], "out0"), (arrays[2], "out1")):
         assert_same(DType.F32, got, reference[name], 8)
-
-
-WIDE = """\
-kernel wide
-param in in0: bf16[{elems}]
-param out out0: f32[64]
-{more}for d0 in 64
-reduce r0 in {width}
-  %0: bf16 = load in0[{width}*d0 + r0]
-  %1: f32 = convert %0
-  %2: f32 = amax %1
-  %3: f32 = softmax_sum %1
-  store out0[d0] = %3
-{store}"""
-LOG_SOFTMAX = """\
-  %5: f32 = sub %1, %2
-  %6: bf16 = convert %5
-  store out1[{width}*d0 + r0] = %6
-"""
-
-
-def wide_tiling(width: int, *, is_read_again: bool) -> Tiling:
-    elems = 64 * width
-    more, store = "", ""
-    if is_read_again:
-        more, store = f"param out out1: bf16[{elems}]\n", LOG_SOFTMAX.format(width=width)
-    kernel = parse_kernel(WIDE.format(elems=elems, width=width, more=more, store=store))
-    tiling = gpu_tiling(kernel, target_facts("cuda:sm_90a"), 32)
-    assert tiling is not None
-    return tiling
-
-
-def test_a_row_that_would_fill_a_multiprocessor_is_held_only_if_it_is_read_again() -> None:
-    assert wide_tiling(50304, is_read_again=True).pieces == 7
-    assert wide_tiling(50304, is_read_again=False) == Tiling(1, 1, 4096, False, 32, 16, 2)
-    assert wide_tiling(131072, is_read_again=True).rblock == 16384
-    assert wide_tiling(131072, is_read_again=False).rblock == 4096
-    assert wide_tiling(32768, is_read_again=False).pieces == 8
 
 
 def test_lanes_take_the_exponential_without_arithmetic_for_subnormal_results() -> None:
