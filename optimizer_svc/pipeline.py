@@ -41,6 +41,7 @@ from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
 from optimizer_svc.passes.split_reductions import split_reductions
 from optimizer_svc.passes.store_cats import store_cats
+from optimizer_svc.passes.sum_one_hot import sum_one_hot
 from optimizer_svc.passes.update_inputs import update_inputs
 from optimizer_svc.stages import stage_texts
 
@@ -58,6 +59,7 @@ class Pass:
 PASSES: tuple[Pass, ...] = (
     Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
+    Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass("choose-products", choose_products, ("graph", "target", "product_choice"), "products"),

@@ -23,12 +23,14 @@ class GuidedReduction:
     """One guided reduction in the text.
 
     `guide` is the name of the statement that is its guide, empty if there is none. `points` is the
-    text of the number of reduction points, at least 1.
+    text of the number of reduction points, at least 1. `has_flushing_exp`: as in
+    `with_narrow_functions`.
     """
 
     like: Reduction
     guide: str
     points: str
+    has_flushing_exp: bool = False
 
 
 def guided_text(g: GuidedReduction) -> ReductionText:
@@ -42,10 +44,12 @@ def _softmax_sum(g: GuidedReduction) -> ReductionText:
     guide = replace(r, op="amax", name=top)
     own = ReductionText() if g.guide else plain_text(guide)
     acc = f"{name}_acc"
+    is_flushing = g.has_flushing_exp and work_type(r) == "tl.float32"
+    add = "kf_add_flushing_exp" if is_flushing else "kf_add_exp"
     return ReductionText(
         persistent=(*own.persistent, f"{name} = {_masked_sum(r, f'tl.exp({r.operand} - {top})')}"),
         initial=(*own.initial, f"{acc} = tl.full({r.shape}, 0.0, {work_type(r)})"),
-        step=(f"{acc} = kf_add_exp({top}_acc, {acc}, {block_value(guide)})", *own.step),
+        step=(f"{acc} = {add}({top}_acc, {acc}, {block_value(guide)})", *own.step),
         final=(*own.final, f"{name} = kf_softmax_total({top}_acc, {acc}, {top})"),
     )
 

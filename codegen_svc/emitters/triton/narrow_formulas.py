@@ -20,6 +20,13 @@ def kf_narrow_exp(x):
     # PTX ISA, ex2: without .ftz, scaling for subnormal results takes three more instructions
     return kf_flushing_exp2(x * 1.44269504)
 """,
+    "kf_add_flushing_exp": """
+def kf_add_flushing_exp(top, total, x):
+    # like kf_add_exp: a lane's sum has a 1, beside which subnormal numbers change nothing
+    apart = tl.where(x == top, 0.0, x - top)
+    scale = kf_narrow_exp(-tl.abs(apart))
+    return tl.where(apart > 0.0, total * scale + 1.0, total + scale)
+""",
     "kf_flushing_exp2": """
 def kf_flushing_exp2(x):
     return tl.inline_asm_elementwise(

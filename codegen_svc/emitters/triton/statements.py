@@ -68,6 +68,7 @@ def reduction_text(block: Block, number: int) -> ReductionText:
             like=reduction,
             guide=block.names[body.index(guide)] if guide in body[:number] else "",
             points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
+            has_flushing_exp=block.rules.takes_assembly,
         )
     )
 

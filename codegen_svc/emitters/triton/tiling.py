@@ -11,6 +11,7 @@ from math import ceil
 
 from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.row_blocks import block_within_rows
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
@@ -165,6 +166,9 @@ def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
     choice = choose_block(kernel, target.memory)
     if choice.form is not BlockForm.FLAT:
         return _tile(kernel, gpu, index_bits, choice.side)
+    if block := block_within_rows(kernel):
+        warps = _warps(block, POINTWISE_ELEMS_PER_THREAD, gpu)
+        return Tiling(1, 1, block, False, index_bits, warps, 1, is_tile=True)
     points = static_numel(kernel.outer)
     xblock = _POINTWISE_BLOCK
     if points is not None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.capture.recomputed_log_softmax import recompute_log_softmax
 from kernelfarm.client.capture.recomputed_norms import recompute_norms
 from kernelfarm.client.pytorch.private import min_cut_rematerialization_partition
 
@@ -19,6 +20,7 @@ def partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
     """
     _drop_detach(joint)
     recompute_norms(joint)
+    recompute_log_softmax(joint)
     return min_cut_rematerialization_partition(joint, inputs, **options)
 
 

@@ -11,7 +11,6 @@ from kernelfarm.client.capture.decompose_fused import decompose_fused
 from kernelfarm.client.capture.exporting_state import patch_is_exporting
 from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
-from kernelfarm.client.capture.partition import partition
 from kernelfarm.client.capture.preserve_attention import preserve_attention
 from kernelfarm.client.pytorch.private import aot_autograd
 
@@ -37,9 +36,16 @@ def traced(
         fw_compiler=compiler,
         bw_compiler=backward_compiler or compiler,
         inference_compiler=inference_compiler or compiler,
-        partition_fn=partition,
+        partition_fn=_partition,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
+
+
+def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+    """`partition`, whose modules only training needs."""
+    from kernelfarm.client.capture.partition import partition  # noqa: PLC0415
+
+    return partition(joint, inputs, **options)
 
 
 def backend_around(compiler: GraphCompiler) -> GraphCompiler:

@@ -171,3 +171,11 @@ def test_ascends_linalg_computes_it_on_the_cpu(op: str, tmp_path: Path) -> None:
     run_linalg(ASCEND.build(kernel, target_facts("ascend:910b"))[0], arrays, sizes, tmp_path)
     for got, name in ((arrays[1], "out0"), (arrays[2], "out1")):
         assert_same(DType.F32, got, reference[name], 8)
+
+
+def test_lanes_take_the_exponential_without_arithmetic_for_subnormal_results() -> None:
+    kernel = statistic("softmax_sum", "f32")
+    variants = CUDA.build(kernel, target_facts("cuda:sm_90a"))
+    looped = [v for v in variants if dict(v.launch.extras)["form"] == "looped"]
+    assert looped
+    assert all("ex2.approx.ftz.f32" in text(variant, "ptx") for variant in looped)

@@ -1,0 +1,324 @@
+"""Whole models on a CPU: kernelfarm, also frozen, beside eager, Inductor and the machine's limits.
+
+`run` measures: all arms of a model take turns in one process. Weights are random, from configs;
+batch norms have random statistics. It adds its rows to a JSON file, and skips those that are in it.
+`errors` prints the largest error of eager and of each arm of ours against float64, relative to the
+largest result. `page` writes the tables and the plot of a JSON file.
+
+Usage: python -m benchmarks.cpu_models run FILE [--models NAME ...] [--batches N ...]
+           [--dtypes T ...] [--threads N ...] [--arms ARM ...] [--rounds N]
+       python -m benchmarks.cpu_models errors [--models NAME ...] [--dtypes T ...]
+       python -m benchmarks.cpu_models page FILE [--markdown FILE] [--plot FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import groupby, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks.machine import machine
+from benchmarks.timing import Call, median_ms
+from examples.farm import running_farm
+from examples.mobile_net import MobileNet
+from examples.model_zoo import FirstResult, WithStaticCache, built
+
+PIXELS = 224
+TOKENS = 128
+VOCABULARY = 30522
+CACHED = 512
+
+Built = tuple[nn.Module, tuple[torch.Tensor, ...]]
+"""A model, and its arguments in the default type."""
+
+
+def _images(family: str, batch: int, **options: Any) -> Built:
+    model = built(family, "ForImageClassification", **options)
+    return FirstResult(model, "logits", ("pixel_values",)), _image_args(batch)
+
+
+def _mobile_net(batch: int) -> Built:
+    return MobileNet(), _image_args(batch)
+
+
+def _image_args(batch: int) -> tuple[torch.Tensor]:
+    return (torch.randn(batch, 3, PIXELS, PIXELS),)
+
+
+def _bert(batch: int) -> Built:
+    model = FirstResult(built("Bert", "Model"), "last_hidden_state", ("input_ids",))
+    return model, (torch.randint(2, VOCABULARY, (batch, TOKENS)),)
+
+
+def _gpt2(batch: int, *, tokens: int, position: int) -> Built:
+    return _cached(built("GPT2", "LMHeadModel", n_layer=6), batch, tokens, position)
+
+
+def _llama(batch: int, *, tokens: int, position: int) -> Built:
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "vocab_size": 32000}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 4}
+    return _cached(built("Llama", "ForCausalLM", **sizes, **heads), batch, tokens, position)
+
+
+def _cached(model: nn.Module, batch: int, tokens: int, position: int) -> Built:
+    ids = torch.randint(2, VOCABULARY, (batch, tokens))
+    return WithStaticCache(model, CACHED, batch), (ids, torch.tensor(position))
+
+
+_SMALL = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+_PREFILL, _DECODE = {"tokens": TOKENS, "position": 0}, {"tokens": 1, "position": TOKENS}
+
+MODELS: dict[str, Callable[[int], Built]] = {
+    "bert-base": _bert,
+    "gpt2-6-prefill": partial(_gpt2, **_PREFILL),
+    "gpt2-6-decode": partial(_gpt2, **_DECODE),
+    "llama-4-prefill": partial(_llama, **_PREFILL),
+    "llama-4-decode": partial(_llama, **_DECODE),
+    "resnet-50": partial(_images, "ResNet"),
+    "mobilenet-v3": _mobile_net,
+    "convnext-tiny": partial(_images, "ConvNext"),
+    "vit-small": partial(_images, "ViT", **_SMALL),
+    "swin-tiny": partial(_images, "Swin"),
+}
+"""By name; the argument is the batch."""
+
+ARMS: dict[str, dict[str, Any] | None] = {
+    "eager": None,
+    "ours": {"backend": "kernelfarm", "options": {"mode": "strict"}},
+    "ours frozen": {"backend": "kernelfarm", "options": {"mode": "strict", "freezing": True}},
+    "inductor": {"backend": "inductor"},
+    "inductor frozen": {"backend": "inductor", "options": {"freezing": True}},
+    "inductor tuned": {
+        "backend": "inductor",
+        "options": {
+            "freezing": True,
+            "max_autotune": True,
+            "max_autotune_gemm_backends": "CPP,ATEN",
+        },
+    },
+}
+_OURS = ("ours", "ours frozen")
+_PEERS = ("inductor", "inductor frozen", "inductor tuned")
+
+
+@dataclass
+class Measured:
+    """Median milliseconds of a call by arm, and what the processor needs at least.
+
+    `first_s` has the seconds of each arm's first call, which compiles. Arms that failed are in
+    `failures`.
+    """
+
+    model: str
+    dtype: str
+    batch: int
+    threads: int
+    ms: dict[str, float] = field(default_factory=dict)
+    first_s: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    flops: int = 0
+    read_bytes: int = 0
+    least_ms: float = 0.0
+    machine: str = ""
+
+    @property
+    def settings(self) -> tuple[str, int, int]:
+        """What rows of a table share."""
+        return self.dtype, self.batch, self.threads
+
+    def best(self, arms: Sequence[str]) -> float:
+        """The least time of some arms."""
+        return min(self.ms[arm] for arm in arms if arm in self.ms)
+
+
+def main() -> int:
+    options = _options()
+    warnings.simplefilter("ignore")
+    torch.set_grad_enabled(False)
+    if options.command == "run":
+        _run(options)
+    elif options.command == "errors":
+        _print_errors(options)
+    else:
+        rows = [Measured(**row) for row in json.loads(options.file.read_text())]
+        text = "\n".join(_page(rows))
+        print(text)
+        if options.markdown:
+            options.markdown.write_text(text + "\n")
+        if options.plot:
+            _plot(rows, options.plot)
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run, errors, page = (commands.add_parser(name) for name in ("run", "errors", "page"))
+    for command in (run, errors):
+        command.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
+        command.add_argument("--dtypes", nargs="*", default=["float32"])
+    for command in (run, page):
+        command.add_argument("file", type=Path)
+    run.add_argument("--batches", nargs="*", type=int, default=[1])
+    run.add_argument("--threads", nargs="*", type=int, default=[1])
+    run.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS))
+    run.add_argument("--rounds", type=int, default=9)
+    page.add_argument("--markdown", type=Path)
+    page.add_argument("--plot", type=Path)
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace) -> None:
+    from benchmarks.cpu.ceilings import ceilings  # noqa: PLC0415 -- `page` needs no llvmlite
+
+    rows: list[dict[str, Any]] = []
+    if options.file.exists():
+        rows = json.loads(options.file.read_text())
+    known = {(row["model"], *Measured(**row).settings) for row in rows}
+    # The threads that compile for Inductor would run while arms are measured.
+    with running_farm(), torch._inductor.config.patch(compile_threads=1):
+        for dtype, batch, threads in product(options.dtypes, options.batches, options.threads):
+            limits = ceilings(getattr(torch, dtype), threads)
+            for name in options.models:
+                if (name, dtype, batch, threads) in known:
+                    continue
+                row = Measured(name, dtype, batch, threads, machine=machine())
+                _measure(row, options)
+                row.least_ms = limits.least_ms(row.flops, row.read_bytes)
+                rows.append(asdict(row))
+                options.file.write_text(json.dumps(rows, indent=1) + "\n")
+                print(name, dtype, batch, threads, _figures(row), flush=True)
+
+
+def _figures(row: Measured) -> str:
+    times = "  ".join(f"{arm} {ms:.2f}" for arm, ms in row.ms.items())
+    return "  ".join([times, f"least {row.least_ms:.2f}", *row.failures.values()])
+
+
+def _measure(row: Measured, options: argparse.Namespace) -> None:
+    torch._dynamo.reset()
+    torch.set_num_threads(row.threads)
+    model, args = seeded(row.model, row.batch, getattr(torch, row.dtype))
+    with FlopCounterMode(display=False) as counter:
+        model(*args)
+    row.flops = counter.get_total_flops()
+    row.read_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    calls: dict[str, Call] = {}
+    for arm in options.arms:
+        began_s = time.perf_counter()
+        try:
+            calls[arm] = _call(model, args, ARMS[arm])
+        except Exception as error:  # an arm that fails is told in the table
+            row.failures[arm] = f"{arm}: {type(error).__name__}: {str(error)[:200]}"
+            continue
+        row.first_s[arm] = time.perf_counter() - began_s
+    row.ms = median_ms(calls, "cpu", rounds=options.rounds, calls=1)
+
+
+def seeded(name: str, batch: int, dtype: torch.dtype) -> Built:
+    """A model, whose batch norms have statistics as after training, and its arguments."""
+    torch.manual_seed(0)
+    model, args = MODELS[name](batch)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(std=0.1)
+            module.running_var.uniform_(0.5, 1.5)
+            module.weight.data.uniform_(0.5, 1.5)
+            module.bias.data.normal_(std=0.1)
+    typed = tuple(arg.to(dtype) if arg.is_floating_point() else arg for arg in args)
+    return model.eval().to(dtype), typed
+
+
+def _call(model: nn.Module, args: tuple[torch.Tensor, ...], stated: dict[str, Any] | None) -> Call:
+    """A call of the model, compiled for this size."""
+    if stated is None:
+        model(*args)
+        return lambda: model(*args)
+    function = torch.compile(copy.deepcopy(model), dynamic=False, **stated)
+    # Dynamo reads Inductor's own setting as it traces: an option would come too late.
+    is_frozen = stated["backend"] == "inductor" and "freezing" in stated.get("options", {})
+    with torch._inductor.config.patch(freezing=is_frozen):
+        function(*args)
+    return lambda: function(*args)
+
+
+def _print_errors(options: argparse.Namespace) -> None:
+    with running_farm():
+        for name, dtype in product(options.models, options.dtypes):
+            torch._dynamo.reset()
+            model, args = seeded(name, 1, getattr(torch, dtype))
+            exact, wide = seeded(name, 1, torch.float64)
+            expected = exact(*wide)
+            found = {
+                arm: float((_call(model, args, ARMS[arm])().double() - expected).abs().max())  # type: ignore[attr-defined]
+                for arm in ("eager", *_OURS)
+            }
+            scale = float(expected.abs().max())
+            print(name, dtype, *(f"{arm} {error / scale:.2e}" for arm, error in found.items()))
+
+
+def _page(rows: Sequence[Measured]) -> Iterator[str]:
+    """A table for each combination of type, batch and threads."""
+    for settings, group in groupby(
+        sorted(rows, key=lambda row: row.settings), lambda r: r.settings
+    ):
+        dtype, batch, threads = settings
+        found = list(group)
+        yield f"### {dtype}, batch {batch}, threads: {threads}"
+        yield ""
+        yield "| model | " + " | ".join(ARMS) + " | least | eager / ours | Inductor / ours |"
+        yield "|---" + "|---:" * (len(ARMS) + 3) + "|"
+        ratios = []
+        for row in found:
+            ours, peer = row.best(_OURS), row.best(_PEERS)
+            ratios.append((row.ms["eager"] / ours, peer / ours))
+            times = " | ".join(f"{row.ms[arm]:.2f}" if arm in row.ms else "-" for arm in ARMS)
+            shown = " | ".join(f"{ratio:.2f}" for ratio in ratios[-1])
+            yield f"| {row.model} | {times} | {row.least_ms:.2f} | {shown} |"
+        means = " | ".join(
+            f"**{statistics.geometric_mean(each):.2f}**" for each in zip(*ratios, strict=True)
+        )
+        yield "| **geometric mean** |" + " |" * (len(ARMS) + 1) + f" {means} |"
+        yield ""
+
+
+def _plot(rows: Sequence[Measured], path: Path) -> None:
+    """Writes an SVG: for each model, the processor's least time in percent of each arm's."""
+    import matplotlib as mpl  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    mpl.rcParams["svg.hashsalt"] = "kernelfarm"
+    groups = groupby(sorted(rows, key=lambda row: row.settings), lambda row: row.settings)
+    tables = [(settings, list(found)) for settings, found in groups]
+    figure = Figure(figsize=(10, 2.8 * len(tables)), layout="constrained")
+    bars = {"eager": ("eager",), "best of Inductor": _PEERS, "best of kernelfarm": _OURS}
+    for axes, (settings, found) in zip(
+        figure.subplots(len(tables), squeeze=False)[:, 0], tables, strict=True
+    ):
+        for at, (label, arms) in enumerate(bars.items()):
+            places = [number + 0.27 * (at - 1) for number in range(len(found))]
+            axes.bar(places, [100 * r.least_ms / r.best(arms) for r in found], 0.25, label=label)
+        axes.set_xticks(range(len(found)), [row.model for row in found], rotation=20)
+        axes.set(title="{}, batch {}, threads: {}".format(*settings), ylabel="% of the limit")
+        axes.axhline(100, color="#999999", linewidth=0.8, linestyle=":")
+    axes.legend(loc="upper right", fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,98 @@
+"""Programs within a row for pointwise kernels whose points share work."""
+
+from __future__ import annotations
+
+import pytest
+
+from codegen_svc.backends.cuda.backend import BACKEND as CUDA
+from codegen_svc.emitters.triton.row_blocks import block_within_rows
+from codegen_svc.emitters.triton.tiling import gpu_tiling, program_count
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel
+from kernelfarm.targets import target_facts
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+def loss_gradient(rows: int, classes: int, *, pitch: int = 0, dtype: str = "bf16") -> Kernel:
+    """The gradient of a class loss: (class == label) * scale - exp(x - top) * share."""
+    pitch = pitch or classes
+    return parse_kernel(f"""\
+kernel loss_gradient
+param in in0: i64[{rows}]
+param in in1: {dtype}[{rows * pitch}]
+param in in2: f32[{rows}]
+param in in3: f32[{rows}]
+param out out0: {dtype}[{rows * classes}]
+for d0 in {rows}
+for d1 in {classes}
+  %0: i64 = load in0[d0]
+  %1: i64 = 0
+  %2: bool = lt %0, %1
+  %3: i64 = {classes}
+  %4: i64 = add %0, %3
+  %5: i64 = where %2, %4, %0
+  %6: i64 = index d1
+  %7: bool = eq %5, %6
+  %8: f32 = load in3[d0]
+  %9: f32 = neg %8
+  %10: f32 = 0.0
+  %11: f32 = where %7, %9, %10
+  %12: {dtype} = load in1[{pitch}*d0 + d1]
+  %13: f32 = convert %12
+  %14: f32 = load in2[d0]
+  %15: f32 = sub %13, %14
+  %16: f32 = exp %15
+  %17: f32 = mul %16, %8
+  %18: f32 = sub %11, %17
+  %19: {dtype} = convert %18
+  store out0[{classes}*d0 + d1] = %19
+""")
+
+
+@pytest.mark.parametrize(
+    ("classes", "block"), [(50304, 1024), (128256, 1024), (1536, 512), (12544, 512)]
+)
+def test_a_block_leaves_few_lanes_behind_the_end_of_a_row_idle(classes: int, block: int) -> None:
+    kernel = loss_gradient(64, classes)
+    tiling = gpu_tiling(kernel, TARGET, 32)
+    assert tiling is not None
+    assert (tiling.is_tile, tiling.xblock, tiling.rblock) == (True, 1, block)
+    assert program_count(kernel, tiling).as_int() == 64 * -(-classes // block)
+
+
+def test_rows_that_are_short_or_not_aligned_or_leave_lanes_idle_are_crossed() -> None:
+    assert block_within_rows(loss_gradient(64, 3136)) is None
+    assert block_within_rows(loss_gradient(64, 1000)) is None
+    assert block_within_rows(loss_gradient(64, 50257)) is None
+    assert block_within_rows(loss_gradient(64, 2048, pitch=2052)) is None
+    assert block_within_rows(loss_gradient(64, 2048, pitch=2052, dtype="f32")) == 1024
+
+
+SCALED = """\
+kernel scaled
+param in in0: f32[4096]
+param in in1: f32[2048]
+param in in2: f32[64]
+param out out0: f32[131072]
+for d0 in 64
+for d1 in 2048
+  %0: f32 = load in2[d0]
+  %1: f32 = load in1[d1]
+  %2: f32 = mul %1, %0
+  store out0[2048*d0 + d1] = %2
+"""
+
+
+def test_points_that_share_little_may_be_of_several_rows() -> None:
+    assert block_within_rows(parse_kernel(SCALED)) is None
+
+
+def test_a_program_loads_what_belongs_to_its_row_once() -> None:
+    built = CUDA.build(loss_gradient(64, 50304), TARGET)[0]
+    ptx = next(s.content for s in built.stages if s.name == "ptx").decode()
+    assert dict(built.launch.extras)["form"] == "tile"
+    loads = [line for line in ptx.splitlines() if "ld.global" in line]
+    assert sum(".v4" in line for line in loads) == 1
+    assert len(loads) == 4
+    assert "div" not in ptx
