@@ -223,7 +223,7 @@ def _measure(row: Measured, options: argparse.Namespace) -> None:
         began_s = time.perf_counter()
         try:
             calls[arm] = _call(model, args, ARMS[arm])
-        except Exception as error:  # an arm that fails is told in the table
+        except Exception as error:  # an arm that fails is a note of the row
             row.failures[arm] = f"{arm}: {type(error).__name__}: {str(error)[:200]}"
             continue
         row.first_s[arm] = time.perf_counter() - began_s
