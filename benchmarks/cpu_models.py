@@ -16,10 +16,12 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import os
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import groupby, product
@@ -191,7 +193,7 @@ def _run(options: argparse.Namespace) -> None:
         rows = json.loads(options.file.read_text())
     known = {(row["model"], *Measured(**row).settings) for row in rows}
     # The threads that compile for Inductor would run while arms are measured.
-    with running_farm(), torch._inductor.config.patch(compile_threads=1):
+    with _farm(), torch._inductor.config.patch(compile_threads=1):
         for dtype, batch, threads in product(options.dtypes, options.batches, options.threads):
             limits = ceilings(getattr(torch, dtype), threads)
             for name in options.models:
@@ -203,6 +205,14 @@ def _run(options: argparse.Namespace) -> None:
                 rows.append(asdict(row))
                 options.file.write_text(json.dumps(rows, indent=1) + "\n")
                 print(name, dtype, batch, threads, _figures(row), flush=True)
+
+
+@contextmanager
+def _farm() -> Iterator[None]:
+    """A new farm, which the arms of this process use."""
+    with running_farm(vendors="cpu") as farm:
+        os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
+        yield
 
 
 def _figures(row: Measured) -> str:
@@ -217,7 +227,7 @@ def _measure(row: Measured, options: argparse.Namespace) -> None:
     with FlopCounterMode(display=False) as counter:
         model(*args)
     row.flops = counter.get_total_flops()
-    row.read_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    row.read_bytes = _read_bytes(model)
     calls: dict[str, Call] = {}
     for arm in options.arms:
         began_s = time.perf_counter()
@@ -228,6 +238,17 @@ def _measure(row: Measured, options: argparse.Namespace) -> None:
             continue
         row.first_s[arm] = time.perf_counter() - began_s
     row.ms = median_ms(calls, "cpu", rounds=options.rounds, calls=1)
+
+
+def _read_bytes(model: nn.Module) -> int:
+    """The bytes of the weights that a call reads whole: all but those of embeddings alone."""
+    read = {
+        id(weight): weight.numel() * weight.element_size()
+        for module in model.modules()
+        if not isinstance(module, nn.Embedding)
+        for weight in module.parameters(recurse=False)
+    }
+    return sum(read.values())
 
 
 def seeded(name: str, batch: int, dtype: torch.dtype) -> Built:
@@ -258,7 +279,7 @@ def _call(model: nn.Module, args: tuple[torch.Tensor, ...], stated: dict[str, An
 
 
 def _print_errors(options: argparse.Namespace) -> None:
-    with running_farm():
+    with _farm():
         for name, dtype in product(options.models, options.dtypes):
             torch._dynamo.reset()
             model, args = seeded(name, 1, getattr(torch, dtype))

@@ -48,8 +48,9 @@ class WithStaticCache(nn.Module):
 
         self.model = model
         self.cache = StaticCache(config=model.config, max_cache_len=tokens)
-        heads = model.config.num_key_value_heads
-        width = model.config.hidden_size // model.config.num_attention_heads
+        all_heads = model.config.num_attention_heads
+        heads = getattr(model.config, "num_key_value_heads", all_heads)
+        width = model.config.hidden_size // all_heads
         dtype, device = torch.get_default_dtype(), torch.get_default_device()
         self.cache.early_initialization(batch, heads, width, dtype, device)
         for number, layer in enumerate(self.cache.layers):
