@@ -79,6 +79,20 @@ def test_a_processor_without_avx512_has_times_of_its_own() -> None:
     assert {m for m in range(1, 20) if chosen(m, V3, DType.BF16)} == set(range(1, 13))
 
 
+@pytest.mark.parametrize(
+    ("level", "dtype", "faster_rows"),
+    [
+        ("v4", DType.F32, {*range(1, 20)}),
+        ("v4", DType.BF16, {1, 2}),
+        ("v4", DType.F16, {1, 2}),
+        ("v3", DType.F32, {1, 2, 3, *range(16, 20)}),
+    ],
+)
+def test_amd_processors_have_times_of_their_own(level, dtype, faster_rows) -> None:
+    target = target_facts(f"cpu:x86-64-{level}-amd")
+    assert {m for m in range(1, 20) if chosen(m, target, dtype)} == faster_rows
+
+
 def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> None:
     assert chosen(4)
     assert not chosen(4, n=511)
