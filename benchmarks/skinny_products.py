@@ -6,15 +6,19 @@ in one process. To price `cpu:x86-64-v3` on a machine with AVX-512, the library 
 AVX2, too: MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.skinny_products [--target T] [--threads N] [--rows M ...]
-           [--dtypes T ...]
+           [--dtypes T ...] [--columns] [--bias]
+
+`--columns` multiplies by weights whose columns are contiguous, `--bias` adds a bias.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.timing import median_ms
@@ -50,7 +54,7 @@ def main() -> None:
     )
     for dtype in options.dtypes:
         for shape in WEIGHTS:
-            _print_weight(getattr(torch, dtype), shape, options.rows, facts)
+            _print_weight(getattr(torch, dtype), shape, options, facts)
 
 
 def _options() -> argparse.Namespace:
@@ -59,24 +63,33 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rows", type=int, nargs="*", default=[*range(1, 13), 16])
     parser.add_argument("--dtypes", nargs="*", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--columns", action="store_true")
+    parser.add_argument("--bias", action="store_true")
     return parser.parse_args()
 
 
 def always_by_kernels(facts: TargetFacts, rows: int) -> TargetFacts:
     """The facts of a target whose kernels compute all products of up to so many rows."""
     times = ProductTimes(1, library=(("1", 2.0),), kernel=((str(rows), 1.0),))
-    return replace(facts, few_rows=FewRowFacts(wide=times, narrow=times))
+    few_rows = FewRowFacts(times, times, times, times)
+    return replace(facts, few_rows=few_rows, tiles=None)
 
 
 def _print_weight(
-    dtype: torch.dtype, shape: tuple[int, int], rows: list[int], facts: TargetFacts
+    dtype: torch.dtype, shape: tuple[int, int], options: argparse.Namespace, facts: TargetFacts
 ) -> None:
-    weight = torch.randn(shape).to(dtype)
-    unit_ms = measured(torch.randn(1, shape[1]).to(dtype), weight, facts).library_ms
-    for m in rows:
-        found = measured(torch.randn(m, shape[1]).to(dtype), weight, facts)
+    n, k = shape
+    stored = torch.randn((k, n) if options.columns else shape).to(dtype)
+    bias = [torch.randn(n).to(dtype)] if options.bias else []
+
+    def product(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
+        return functional.linear(x, weight.t() if options.columns else weight, *bias)
+
+    unit_ms = measured(product, [torch.randn(1, k).to(dtype), stored, *bias], facts).library_ms
+    for m in options.rows:
+        found = measured(product, [torch.randn(m, k).to(dtype), stored, *bias], facts)
         print(
-            f"{str(dtype).removeprefix('torch.'):<9}{shape[0]:>6}{shape[1]:>7}{m:>5}"
+            f"{str(dtype).removeprefix('torch.'):<9}{n:>6}{k:>7}{m:>5}"
             f"{found.kernel_ms / unit_ms:9.2f}{found.library_ms / unit_ms:9.2f}"
             f"{found.library_ms / found.kernel_ms:9.2f}"
             f"{found.kernel_error / found.library_error:9.2f}",
@@ -84,24 +97,23 @@ def _print_weight(
         )
 
 
-def measured(x: torch.Tensor, weight: torch.Tensor, facts: TargetFacts) -> Measured:
-    """Times and errors of `x @ weight.T`.
+def measured(
+    product: Callable[..., Tensor], operands: list[Tensor], facts: TargetFacts
+) -> Measured:
+    """Times and errors of a product of `operands`: rows, a weight, and perhaps a bias.
 
     Raises:
         RuntimeError: the program calls the library.
     """
     counts = Counts()
-    run = compile_here(traced_one(functional.linear, x, weight), counts, facts)
+    run = compile_here(traced_one(product, *operands), counts, facts)
     if counts.externs:
         raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
-    arms = {
-        "kernel": lambda: run([x, weight]),
-        "library": lambda: functional.linear(x, weight),
-    }
-    calls = max(1, min(40, 20_000_000 // weight.numel()))
+    arms = {"kernel": lambda: run(operands), "library": lambda: product(*operands)}
+    calls = max(1, min(40, 20_000_000 // operands[1].numel()))
     times = median_ms(arms, "cpu", rounds=ROUNDS, calls=calls)
-    exact = functional.linear(x.double(), weight.double())
-    ours, theirs = run([x, weight])[0], functional.linear(x, weight)
+    exact = product(*(operand.double() for operand in operands))
+    ours, theirs = run(operands)[0], product(*operands)
     errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))
     return Measured(times["kernel"], times["library"], *errors)
 

@@ -118,11 +118,12 @@ class ProductTimes:
 class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
-    `narrow_columns` are those of 16 bits by weights (k, n), whose columns are contiguous. None: the
-    library computes all of them.
+    `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
+    None: the library computes all of them.
     """
 
     wide: ProductTimes | None = None
+    wide_columns: ProductTimes | None = None
     narrow: ProductTimes | None = None
     narrow_columns: ProductTimes | None = None
 

@@ -199,11 +199,10 @@ def _kernels_refuse(
 ) -> Refused | None:
     """Why kernels of a target compute no such product; None if they do."""
     has_units = target.has_matrix_units
-    if not has_units and (product.bias is not None or product.has_columns):
-        return Refused("with a bias or a weight of contiguous columns")
-    most = _most_rows(target, weight.dtype)
+    most = _most_rows(target, weight.dtype, product)
     if most is None:
-        return Refused(f"of {weight.dtype.value}, for which the target has no kernels")
+        by = " by a weight of contiguous columns" if product.has_columns else ""
+        return Refused(f"of {weight.dtype.value}{by}, for which the target has no kernels")
     if not all(extent.is_constant for extent in (rows, *weight.shape)):
         return Refused("of varying sizes")
     if is_empty((rows, *weight.shape)):
@@ -232,11 +231,11 @@ def _tiles_refuse(
     return None
 
 
-def _most_rows(target: TargetFacts, dtype: DType) -> int | None:
-    """The most rows of products with these elements by kernels; None if the target has none."""
+def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:
+    """The most rows of such products by kernels; None if the target has none."""
     if target.has_matrix_units:
         return MAX_ROWS if target.multiplies(dtype.value) else None
-    times = None if target.few_rows is None else _times(dtype, target.few_rows)
+    times = None if target.few_rows is None else _times(dtype, target.few_rows, product)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 
 
@@ -324,12 +323,12 @@ def _refused(found: _Expected | Refused) -> Refused | None:
     return found if isinstance(found, Refused) else None
 
 
-def _times(dtype: DType, known: FewRowFacts, product: Product | None = None) -> ProductTimes | None:
+def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:
     if dtype is DType.F32:
-        return known.wide
+        return known.wide_columns if product.has_columns else known.wide
     if dtype not in _NARROW:
         return None
-    return known.narrow_columns if product is not None and product.has_columns else known.narrow
+    return known.narrow_columns if product.has_columns else known.narrow
 
 
 def _times_text(expected: _Expected) -> str:
