@@ -106,14 +106,19 @@ def measured(
         RuntimeError: the program calls the library.
     """
     counts = Counts()
-    run = compile_here(traced_one(product, *operands), counts, facts)
+    captured = traced_one(product, *operands)
+    run = compile_here(captured, counts, facts)
     if counts.externs:
         raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
-    arms = {"kernel": lambda: run(operands), "library": lambda: product(*operands)}
+    # A graph has its inputs in the order of their uses; their shapes differ.
+    by_shape = {tuple(operand.shape): operand for operand in operands}
+    shapes = (tuple(int(str(n)) for n in given.kind.shape) for given in captured.graph.inputs)
+    ordered = [by_shape[shape] for shape in shapes]
+    arms = {"kernel": lambda: run(ordered), "library": lambda: product(*operands)}
     calls = max(1, min(40, 20_000_000 // operands[1].numel()))
     times = median_ms(arms, "cpu", rounds=ROUNDS, calls=calls)
     exact = product(*(operand.double() for operand in operands))
-    ours, theirs = run(operands)[0], product(*operands)
+    ours, theirs = run(ordered)[0], product(*operands)
     errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))
     return Measured(times["kernel"], times["library"], *errors)
 

@@ -49,7 +49,7 @@ kernel fused_exp_NAME: 1 launches, 3 statements
 kernel fused_ge_lt_where_NAME: 1 launches, 9 statements
 kernel fused_exp_NAME: flat blocks that cost as much as 128 bytes from memory, at least 128
 kernel fused_ge_lt_where_NAME: flat blocks that cost as much as 256 bytes from memory, at least 256
-products by the framework: 1 with a bias or a weight of contiguous columns
+products by the framework: 1 of f32 by a weight of contiguous columns, for which the target has no kernels
 cat of 2 pieces (node 2): selected where it is read: at most 8 pieces
 step 0: kernel fused_exp_NAME: (0)
 step 1: extern aten.mm.default (node 1)
