@@ -150,16 +150,19 @@ class _Orders:
         return 0 < self._bytes(read) <= self.cache_bytes
 
     def _begun(self, number: int, places: _Places) -> int:
-        writes = self.uses[number].writes
+        writes = self._made_of(self.uses[number].writes)
         return self._bytes([memory for memory in writes if places.is_first(number, memory)])
 
     def _ended(self, number: int, places: _Places) -> int:
-        reads = self.uses[number].reads
+        reads = self._made_of(self.uses[number].reads)
         return self._bytes([memory for memory in reads if places.is_last(number, memory)])
 
     def _bytes(self, memories: Sequence[int]) -> int:
-        made = (memory for memory in memories if self.memories.kind(memory) in MADE_KINDS)
-        return sum(map(self.memories.likely_bytes, made))
+        return sum(map(self.memories.likely_bytes, self._made_of(memories)))
+
+    def _made_of(self, memories: Sequence[int]) -> list[int]:
+        """Those of some memories that the program makes; every step may read an input."""
+        return [memory for memory in memories if self.memories.kind(memory) in MADE_KINDS]
 
 
 class _Places:
@@ -183,10 +186,17 @@ class _Places:
     def is_first(self, number: int, memory: int) -> bool:
         """True if no step before this one uses a memory."""
         here = self._places[number]
-        return all(self._places[user] >= here for user in self._users[memory])
+        for user in self._users[memory]:
+            spend(1)
+            if self._places[user] < here:
+                return False
+        return True
 
     def is_last(self, number: int, memory: int) -> bool:
         """True if no step behind this one uses a memory, and the program does not return it."""
         here = self._places[number]
-        is_used = any(self._places[user] > here for user in self._users[memory])
-        return not is_used and memory not in self._returned
+        for user in reversed(self._users[memory]):  # a later one, if there is one, is soon found
+            spend(1)
+            if self._places[user] > here:
+                return False
+        return memory not in self._returned

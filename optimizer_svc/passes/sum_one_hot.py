@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
@@ -21,6 +22,11 @@ from optimizer_svc.analysis.graph_facts import (
     operands,
 )
 from optimizer_svc.ir.prims_writer import PrimsWriter
+
+_POSITIONS = (DType.I32, DType.I64)
+"""Types in which the positions of an axis are different numbers."""
+_MOST_CONVERSIONS = 4
+"""Each sum repeats the conversions of its element; a chain of programs' own is shorter."""
 
 
 def sum_one_hot(graph: Graph) -> Graph:
@@ -61,7 +67,7 @@ def _one_hot_row(facts: GraphFacts, node: Node) -> _OneHotRow | None:
         spend(1)
         conversions.append(producer)
         producer = facts.producers.get(operands(producer)[0])
-    if producer is None or producer.op != "where":
+    if producer is None or producer.op != "where" or len(conversions) > _MOST_CONVERSIONS:
         return None
     condition, element, other = operands(producer)
     hits = facts.producers.get(condition)
@@ -79,11 +85,12 @@ def _counts(facts: GraphFacts, value: int, axis: int) -> bool:
     """True if each element of a value is its position on the axis."""
     extent = facts.types[value].shape[axis]
     while True:
+        spend(1)
         node = facts.producers.get(value)
         if node is None or node.types[0].shape[axis] is not extent:
             return False
         if node.op == "iota":
-            return True
+            return node.types[0].dtype in _POSITIONS
         if node.op not in ("broadcast_in_dim", "reshape"):
             return False
         (value,) = operands(node)

@@ -24,6 +24,7 @@ from kernelfarm.ir.loop_ir import (
 _BLOCKS = (1024, 512)
 _MOST_IDLE = 1.05
 """Lanes beyond the end of a row wait, as a part of its points."""
+# A scale of each row is no reason; the gradient of a class loss and a batch norm are, on an H100.
 _MIN_LOADS = 2
 _MIN_SHARED = 6
 _ACCESS_BYTES = 16
@@ -44,13 +45,14 @@ def block_within_rows(kernel: Kernel) -> int | None:
     return next((block for block in _BLOCKS if padded[block] <= _MOST_IDLE * width), None)
 
 
-def _as_rows(kernel: Kernel) -> Kernel:
+def as_rows(kernel: Kernel) -> Kernel:
+    """The kernel with its last outer axis as the second axis of blocks."""
     return replace(kernel, outer=kernel.outer[:-1], reduction=kernel.outer[-1:])
 
 
 def _shares_work(kernel: Kernel) -> bool:
     """True if enough statements depend on the row, but not on the point in it."""
-    varying = varying_values(_as_rows(kernel))
+    varying = varying_values(as_rows(kernel))
     rows = {axis.name for axis in kernel.outer[:-1]}
     shared: set[int] = set()
     loads = 0
@@ -66,7 +68,7 @@ def _shares_work(kernel: Kernel) -> bool:
 
 
 def _has_aligned_rows(kernel: Kernel) -> bool:
-    varying = varying_values(_as_rows(kernel))
+    varying = varying_values(as_rows(kernel))
     for number, statement in enumerate(kernel.body):
         if isinstance(statement, Indirect):
             return False

@@ -11,7 +11,7 @@ it: [XBLOCK, RBLOCK]. A product of matrices has tiles of results (`products.py`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from codegen_svc.emitters.triton.block import Block, make_block
 from codegen_svc.emitters.triton.float8 import check_float8_is_storage
@@ -23,6 +23,7 @@ from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.points import axis_lines, reduction_point_lines
 from codegen_svc.emitters.triton.products import product_lines
+from codegen_svc.emitters.triton.row_blocks import as_rows
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
@@ -71,7 +72,7 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     if tiling.kblock:
         lines, dtypes = product_lines(kernel, tiling, rules)
     else:
-        block = make_block(_as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
+        block = make_block(as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
         lines, dtypes = _block_lines(block), block.dtypes
     check_float8_is_storage(kernel, dtypes, rules.target)
     signature, constexprs = _signature(kernel, tiling, rules)
@@ -93,11 +94,6 @@ def _block_lines(block: Block) -> list[str]:
     else:
         body = _looped_body(block) if looped else _straight_body(block)
     return [*_size_lines(block), *_sub_blocked(block, drop_unused_axes([*points, *body]))]
-
-
-def _as_rows(kernel: Kernel) -> Kernel:
-    """The kernel with its last outer axis as the second axis of blocks."""
-    return replace(kernel, outer=kernel.outer[:-1], reduction=kernel.outer[-1:])
 
 
 def _check_names(kernel: Kernel) -> None:

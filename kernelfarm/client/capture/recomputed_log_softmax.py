@@ -36,7 +36,7 @@ def recompute_log_softmax(joint: fx.GraphModule) -> None:
         readers = [user for user in node.users if user in backward]
         if not any(reader.target is _GRADIENT for reader in readers):
             continue
-        if all(map(_takes_it_computed, readers)):
+        if all(_takes_it_computed(reader, node) for reader in readers):
             _replace(joint.graph, node, readers)
 
 
@@ -59,8 +59,11 @@ def _replace(graph: fx.Graph, node: fx.Node, readers: list[fx.Node]) -> None:
     graph.erase_node(node)
 
 
-def _takes_it_computed(reader: fx.Node) -> bool:
-    return reader.target in {_GRADIENT, *_LOSS_GRADIENTS} or is_pointwise(reader)
+def _takes_it_computed(reader: fx.Node, result: fx.Node) -> bool:
+    if reader.target in {_GRADIENT, *_LOSS_GRADIENTS}:
+        grad, other, *_ = reader.args
+        return other is result and grad is not result
+    return is_pointwise(reader)
 
 
 def _of_shape(write: GraphWriter, node: fx.Node) -> fx.Node:
