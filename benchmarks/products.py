@@ -188,7 +188,7 @@ def _line(name: str, program: Program, rows: int, *, with_inductor: bool) -> str
         arms["inductor"](*first)
     exact = program.layer(*(tensor.double() for tensor in first))
     errors = {a: (arms[a](*first).double() - exact).abs().max().item() for a in ("own", "eager")}
-    calls = {arm: replayed(_rotated(layer, copies)) for arm, layer in arms.items()}
+    calls = {arm: replayed(rotated(layer, copies)) for arm, layer in arms.items()}
     times = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
     ratios = " ".join(
         f"{arm} {times['eager'] / ms:5.2f}" for arm, ms in times.items() if arm != "eager"
@@ -197,7 +197,9 @@ def _line(name: str, program: Program, rows: int, *, with_inductor: bool) -> str
     return f"{name:<40} {eager_us:8.2f} us  {ratios}  error {errors['own'] / errors['eager']:.2f}"
 
 
-def _rotated(layer: Layer, copies: list[tuple[Tensor, ...]]) -> Call:
+def rotated(layer: Layer, copies: list[tuple[Tensor, ...]]) -> Call:
+    """A call of a layer with each of the copies of its operands, one after the other."""
+
     def call() -> None:
         for operands in copies:
             layer(*operands)

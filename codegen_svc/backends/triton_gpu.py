@@ -219,7 +219,9 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
             kernel, product, target, variant.index_bits, level, is_aligned=bool(variant.guard)
         )
     )
-    return None if tiling is None else hinted_tiling(tiling, kernel)
+    if tiling is None:
+        return None
+    return hinted_tiling(replace(tiling, reads_words=bool(variant.guard)), kernel)
 
 
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:

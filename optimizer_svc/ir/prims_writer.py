@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import Arg, Node, Ref, TensorType
@@ -13,14 +14,15 @@ from optimizer_svc.analysis.graph_facts import GraphFacts
 class PrimsWriter:
     """The nodes so far, with the types of old and new values.
 
-    A new node has the origins and the location of `like`, the node that it replaces.
+    A new node has the origins and the location of `like`, the node that it replaces. `reserved` are
+    numbers of values that are given by `add_as`.
     """
 
-    def __init__(self, facts: GraphFacts) -> None:
+    def __init__(self, facts: GraphFacts, reserved: Collection[int] = ()) -> None:
         self.nodes: list[Node] = []
         self.types = dict(facts.types)
         inputs = (source.value for source in facts.graph.inputs)
-        self._next = 1 + max([*self.types, *inputs], default=0)
+        self._next = 1 + max([*self.types, *inputs, *reserved], default=0)
 
     def fresh(self, tensor: TensorType) -> int:
         """A new value of a type."""
@@ -34,6 +36,12 @@ class PrimsWriter:
         result = self.fresh(made.types[0])
         self.nodes.append(replace(made, results=(result,)))
         return result
+
+    def add_as(self, result: int, like: Node, op: str, *values: int, **attrs: Arg) -> None:
+        """Appends a prim whose result has a reserved number."""
+        made = self._made(like, op, values, attrs)
+        self.types[result] = made.types[0]
+        self.nodes.append(replace(made, results=(result,)))
 
     def finish(self, like: Node, op: str, *values: int, **attrs: Arg) -> None:
         """Appends the prim that has the result of `like`, of the same type without strides."""

@@ -95,7 +95,8 @@ def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Mater
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
     _materialize_multiplied(facts, storages, products)
-    partial_sums = _materialize_costly(facts, storages)
+    computed = _computed_weights(facts, storages, products)
+    partial_sums = _materialize_costly(facts, storages, computed)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
     kinds = {source.value: source.kind for source in graph.inputs}
@@ -269,16 +270,39 @@ def _materialize_multiplied(
         view = _operand_view(facts, storages, value, takes_any=True)
         if ZERO in view.strides:  # a row that is repeated is no row of a tile
             storages[value] = temporary_storage(facts, value)
+    for value in sorted(products.ordered & facts.types.keys()):
+        storages[value] = temporary_storage(facts, value)
     for value in sorted(products.stored & facts.types.keys()):
         base = facts.base_of(value)
         if base not in storages:
             storages[base] = temporary_storage(facts, base)
 
 
-def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> frozenset[int]:
+def _computed_weights(
+    facts: GraphFacts, storages: Mapping[int, Storage], products: Products
+) -> frozenset[int]:
+    """The values between what is stored and the sums of products that compute their weights.
+
+    A program computes an element once for all rows of its tile, so none of them is repeated.
+    """
+    found: set[int] = set()
+    results = (facts.producers[value] for value in products.packed if value in facts.producers)
+    pending = [value for node in results for value in operands(node)]
+    while pending:
+        value = pending.pop()
+        spend(1)
+        if value not in found and value not in storages:
+            found.add(value)
+            pending += operands(facts.producers[value])
+    return frozenset(value for value in found if facts.producers[value].op not in _WHOLE_ROWS)
+
+
+def _materialize_costly(
+    facts: GraphFacts, storages: dict[int, Storage], computed: frozenset[int]
+) -> frozenset[int]:
     """Materializes reductions, scans, sorts, and values that are too costly to recompute.
 
-    It returns the parts of sums that are stored.
+    `computed` are never stored. It returns the parts of sums that are stored.
     """
     uses = _uses_through_views(facts)
     sizes = likely_sizes(facts.graph.symbols)
@@ -289,6 +313,9 @@ def _materialize_costly(facts: GraphFacts, storages: dict[int, Storage]) -> froz
         if node.op in CLIENT_OPS:
             continue
         value = node.results[0]
+        if value in computed:
+            costs[value] = _cost(node, costs, storages, facts)
+            continue
         if complexity.is_too_complex(node):
             _materialize_operands(facts, storages, node)
         part = sums.part_of(node, costs)

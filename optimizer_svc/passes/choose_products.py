@@ -25,9 +25,10 @@ from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.packed_weights import packed_weight
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import NO_PRODUCTS, Product, Products
+from optimizer_svc.ir.products import NO_PRODUCTS, PackedWeight, PartOrder, Product, Products
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 MAX_ROWS = 64
@@ -83,6 +84,7 @@ class _Chooser:
         self._notes: dict[str, None] = {}
         self._refused: Counter[str] = Counter()
         self._computed: set[int] = set()
+        self._ordered_x: dict[tuple[int, PartOrder], int] = {}
 
     def add(self, node: Node) -> None:
         """Decides about a product."""
@@ -119,15 +121,28 @@ class _Chooser:
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
+        if found.packed is not None and self._target.gpu is None:
+            return Refused("by a weight that the model computes")
         if not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         if refused is not None:
             return refused
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
+        if found.packed is not None:
+            is_tiled = rows is not ONE or found.has_columns
+            ordered = self._ordered(found.x, found.packed)
+            return replace(found, is_tiled=is_tiled, ordered_x=ordered)
         if rows.constant > MAX_ROWS:
             return replace(found, is_tiled=True)
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices, is_tiled=rows is not ONE)
+
+    def _ordered(self, x: int, packed: PackedWeight) -> int | None:
+        """The number of the value that has x in the order of a packed weight's parts."""
+        if packed.order.step == 1:
+            return None
+        first = 1 + max(self._facts.types, default=0)
+        return self._ordered_x.setdefault((x, packed.order), first + len(self._ordered_x))
 
     def _by_processor(
         self, node: Node, found: Product, by_rows: Refused | None
@@ -163,7 +178,7 @@ class _Chooser:
         points = following_points(self._facts, node.results[0])
         saves = bool(points) and points.isdisjoint(self._computed)
         self._computed |= points
-        return replace(expected, after=saves * launch)
+        return replace(_with_weight(expected, kind, product), after=saves * launch)
 
     def _expected_in_tiles(self, node: Node, product: Product) -> _Expected | Refused:
         """The times of a product in tiles on a processor: of rows that lie in memory as such.
@@ -250,13 +265,30 @@ def _product_of(facts: GraphFacts, node: Node) -> Product | Refused:
         return Refused("that scale the product or what they add")
     weight, has_columns = _weight_of(facts, right)
     kind = facts.types[weight]
+    packed = None
     if not _is_product(node, facts.types[x], facts.types[right]):
         return Refused("of other operands")
-    if not facts.is_storage(weight) or kind.strides != contiguous_strides(kind.shape):
+    if not facts.is_storage(weight):
+        found = _packed(facts, node, right, weight, has_columns)
+        if isinstance(found, Refused):
+            return found
+        packed = found
+    elif kind.strides != contiguous_strides(kind.shape):
         return Refused("by a matrix that is no contiguous weight")
     if bias is not None and not _is_bias(facts.types[bias], node.types[0]):
         return Refused("that add no bias of the columns")
-    return Product(x, weight, bias, has_columns)
+    return Product(x, weight, bias, has_columns, packed=packed)
+
+
+def _packed(
+    facts: GraphFacts, node: Node, right: int, weight: int, has_columns: bool
+) -> PackedWeight | Refused:
+    """The form of a weight that prims compute for a product alone."""
+    at = facts.positions[node.results[0]]
+    if facts.consumers[right] != (at,):
+        return Refused("by a computed weight that others read")
+    readers = {at} if weight == right else {at, facts.positions[right]}
+    return packed_weight(facts, weight, frozenset(readers), has_columns=has_columns)
 
 
 def _weight_of(facts: GraphFacts, right: int) -> tuple[int, bool]:
@@ -317,6 +349,15 @@ def _expected_in_tiles(
     if not library:
         return Refused("of a number of rows that was not measured")
     return _Expected(1.0, max(library)[1], unit="as multiples of a kernel's")
+
+
+def _with_weight(expected: _Expected, weight: TensorType, product: Product) -> _Expected:
+    """Expected times if a weight is computed: before the library by a kernel that stores it."""
+    if product.packed is None:
+        return expected
+    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
+    share = product.packed.stored_bytes / size_bytes
+    return replace(expected, library=expected.library + 1 + share)
 
 
 def _refused(found: _Expected | Refused) -> Refused | None:

@@ -17,28 +17,31 @@ of 16 bits and their biases are summed in f32 and rounded once, as in the librar
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.prims import PRIMS
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import graph_facts
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.ir.prims_writer import PrimsWriter
-from optimizer_svc.ir.products import Product, Products
+from optimizer_svc.ir.products import PackedWeight, PartOrder, Product, Products, WeightScale
 
 
 def compute_products(graph: Graph, products: Products) -> Graph:
     """The graph with the chosen products as prims."""
     if not products.by_result:
         return graph
-    writer = _Writer(graph_facts(graph))
+    ordered = [p.ordered_x for p in products.by_result.values() if p.ordered_x is not None]
+    writer = _Writer(graph_facts(graph), ordered)
     for node in graph.nodes:
         product = products.by_result.get(node.results[0]) if node.results else None
         if product is None:
             writer.nodes.append(node)
-        elif product.is_tiled:
-            writer.compute_tiled(node, product)
+        elif product.is_tiled or product.packed is not None:
+            writer.compute_at_once(node, product)
         else:
             writer.compute(node, product)
     return replace(graph, nodes=tuple(writer.nodes))
@@ -46,6 +49,10 @@ def compute_products(graph: Graph, products: Products) -> Graph:
 
 class _Writer(PrimsWriter):
     """A computed product ends in a node with the old result."""
+
+    def __init__(self, facts: GraphFacts, reserved: Collection[int] = ()) -> None:
+        super().__init__(facts, reserved)
+        self._producers = facts.producers
 
     def compute(self, node: Node, product: Product) -> None:
         """Appends a product as one sum for each of its rows."""
@@ -67,12 +74,25 @@ class _Writer(PrimsWriter):
         shaped = [self.add(node, "reshape", total, shape=(ONE, n)) for total in totals]
         self.finish(node, "cat", *shaped, dim=0)
 
-    def compute_tiled(self, node: Node, product: Product) -> None:
-        """Appends a product as one sum over rows and columns, or as a sum of its slices."""
+    def compute_at_once(self, node: Node, product: Product) -> None:
+        """Appends a product as sums over rows and columns: one, slices, or parts."""
         (result,) = node.types
         spend(8)
-        x = self._converted(node, product.x, DType.F32)
-        weight = self._converted(node, product.weight, DType.F32)
+        if product.packed is None:
+            total = self._tiled_sum(node, product, product.x, product.weight)
+        else:
+            total = self._packed_sum(node, product, product.packed)
+        if product.bias is not None:
+            bias = self._converted(node, product.bias, DType.F32)
+            spread = self.add(node, "broadcast_in_dim", bias, shape=result.shape, dims=(1,))
+            total = self.add(node, "add", total, spread)
+        self.finish(node, "convert", total, dtype=result.dtype)
+
+    def _tiled_sum(self, node: Node, product: Product, x: int, weight: int) -> int:
+        """The sums (m, n) in f32 of x (m, k) and a weight, perhaps in slices."""
+        (result,) = node.types
+        x = self._converted(node, x, DType.F32)
+        weight = self._converted(node, weight, DType.F32)
         if product.has_columns:
             weight = self.add(node, "permute", weight, dims=(1, 0))
         slices = () if product.slices == 1 else (as_expr(product.slices),)
@@ -90,13 +110,108 @@ class _Writer(PrimsWriter):
             for value, axis in ((x, at), (weight, at + 1))
         ]
         total = self.add(node, "sum", self.add(node, "mul", *terms), dims=(at + 2,))
-        if slices:
-            total = self.add(node, "sum", total, dims=(0,))
-        if product.bias is not None:
-            bias = self._converted(node, product.bias, DType.F32)
-            spread = self.add(node, "broadcast_in_dim", bias, shape=result.shape, dims=(1,))
-            total = self.add(node, "add", total, spread)
-        self.finish(node, "convert", total, dtype=result.dtype)
+        return self.add(node, "sum", total, dims=(0,)) if slices else total
+
+    def _packed_sum(self, node: Node, product: Product, packed: PackedWeight) -> int:
+        """The sums (m, n) in f32 by a weight that is computed: of each part, or of all at once."""
+        order, scale = packed.order, packed.scale
+        spend(8 * order.count)
+        self._order_x(node, product, order)
+        weight, factor = product.weight, None
+        if scale is not None and (scale.is_of_row or not product.is_tiled):
+            weight, factor = (self._viewed(node, v, scale) for v in (scale.rest, scale.factor))
+        if product.is_tiled:  # instructions for matrices take 16 bits
+            dtype = self.types[product.weight].dtype
+            weight = self.add(node, "convert", weight, dtype=dtype, is_cast=True)
+            sums = [
+                self._tiled_sum(node, product, x, part)
+                for x, part in self._parts(node, product, packed, weight)
+            ]
+            total = self._added(node, sums)
+        else:
+            total = self._row_sum(node, product, packed, weight, factor)
+        if factor is None or scale is None or not scale.is_of_row:
+            return total
+        axis = 0 if product.has_columns else 1
+        alone = self._every(node, factor, axis, 0, 1, 1)
+        row = self.add(node, "reshape", alone, shape=(ONE, self.types[total].shape[1]))
+        spread = self.add(
+            node, "broadcast_in_dim", row, shape=self.types[total].shape, dims=(0, 1)
+        )
+        return self.add(node, "mul", total, spread)
+
+    def _row_sum(
+        self, node: Node, product: Product, packed: PackedWeight, weight: int, factor: int | None
+    ) -> int:
+        """The sums (1, n) of one row: the terms of all parts are added, scaled and summed."""
+        terms = []
+        for x, part in self._parts(node, product, packed, weight):
+            row = self._converted(node, x, DType.F32)
+            wide = self._converted(node, part, DType.F32)
+            shape = self.types[wide].shape
+            spread = self.add(node, "broadcast_in_dim", row, shape=shape, dims=(0, 1))
+            terms.append(self.add(node, "mul", spread, wide))
+        total = self._added(node, terms)
+        if factor is not None and packed.scale is not None and not packed.scale.is_of_row:
+            (_, n_terms) = self.types[total].shape
+            start, step = packed.order.start_and_step(0, self.types[factor].shape[1].constant)
+            alone = self._every(node, factor, 1, start, step, n_terms.constant)
+            total = self.add(node, "mul", total, alone)
+        total = self.add(node, "sum", total, dims=(1,))
+        return self.add(node, "reshape", total, shape=(ONE, *self.types[total].shape))
+
+    def _parts(
+        self, node: Node, product: Product, packed: PackedWeight, weight: int
+    ) -> Iterator[tuple[int, int]]:
+        """The factors (m, terms) of x and (n, terms) or (terms, n) of the weight, part by part."""
+        order, axis = packed.order, 0 if product.has_columns else 1
+        rows, k = self.types[product.x].shape
+        terms = k.constant // order.count
+        for part in range(order.count):
+            start, step = order.start_and_step(part, k.constant)
+            chosen = self._every(node, weight, axis, start, step, terms)
+            if product.ordered_x is None:
+                yield self._every(node, product.x, 1, start, step, terms), chosen
+                continue
+            x = product.ordered_x
+            for at, number in enumerate(divmod(part, order.step)):
+                x = self._every(node, x, at, number, 1, 1)
+            yield self.add(node, "reshape", x, shape=(rows, as_expr(terms))), chosen
+
+    def _order_x(self, node: Node, product: Product, order: PartOrder) -> None:
+        """Appends x in the order of parts, once for all products that read it so."""
+        if product.ordered_x is None or product.ordered_x in self.types:
+            return
+        rows, k = self.types[product.x].shape
+        sides = (order.spans, k.constant // order.count, order.step)
+        divided = self.add(node, "reshape", product.x, shape=(rows, *map(as_expr, sides)))
+        self.add_as(product.ordered_x, node, "permute", divided, dims=(1, 3, 0, 2))
+
+    def _viewed(self, node: Node, value: int, scale: WeightScale) -> int:
+        """A factor of a weight in the weight's shape."""
+        for view in reversed(scale.views):
+            like = self._producers[view]
+            attrs = {name: attr for name, attr in like.attrs if name in PRIMS[like.op].attrs}
+            value = self.add(node, like.op, value, **attrs)
+        return value
+
+    def _added(self, node: Node, values: list[int]) -> int:
+        first, *others = values
+        for value in others:
+            first = self.add(node, "add", first, value)
+        return first
+
+    def _every(self, node: Node, value: int, axis: int, start: int, step: int, count: int) -> int:
+        """`count` elements of an axis, each `step` after the one before."""
+        shape = self.types[value].shape
+        if count == shape[axis].constant:
+            return value
+        starts = [ZERO for _ in shape]
+        limits, steps = list(shape), [ONE for _ in shape]
+        starts[axis], limits[axis] = as_expr(start), as_expr(start + (count - 1) * step + 1)
+        steps[axis] = as_expr(step)
+        attrs = {"starts": tuple(starts), "limits": tuple(limits), "steps": tuple(steps)}
+        return self.add(node, "slice", value, **attrs)
 
     def _sliced(self, node: Node, value: int, slices: int) -> int:
         """A matrix (m, k) as (slices, m, k / slices)."""

@@ -36,6 +36,7 @@ _INTEGER_DIGITS = {
     DType.I64: 63,
 }
 _FLOAT_DIGITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
+_MAX_VIEWS = 8
 # The narrower floats that each float represents exactly.
 _HELD = {
     DType.F64: {DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
@@ -214,15 +215,44 @@ def _convert(rewriter: _Rewriter, node: Node) -> int | None:
     target = node.types[0].dtype
     if rewriter.dtype(a) is target:
         return a
-    inner = rewriter.producer(a)
+    inner, views = _below_views(rewriter, a)
     if inner is None or inner.op != "convert":
         return _converted_number(rewriter, node, rewriter.number(a))
     (source,) = operands(inner)
-    if not _holds(rewriter.dtype(a), rewriter.dtype(source)):
+    is_exact = _holds(rewriter.dtype(a), rewriter.dtype(source))
+    if not is_exact and not _is_masked(rewriter, source, rewriter.dtype(a)):
         return None
-    if rewriter.dtype(source) is target:
-        return source
-    return rewriter.emit(node, "convert", (source,), **dict(node.attrs))
+    if rewriter.dtype(source) is not target:
+        kind = TensorType(target, rewriter.shape(source))
+        like = replace(node, types=(kind,))
+        source = rewriter.emit(like, "convert", (source,), **dict(node.attrs))
+    for view in reversed(views):
+        like = replace(node, types=(TensorType(target, view.types[0].shape),))
+        source = rewriter.emit(like, view.op, (source,), **dict(view.attrs))
+    return source
+
+
+def _below_views(rewriter: _Rewriter, value: int) -> tuple[Node | None, list[Node]]:
+    """The node that computes what a value views, and the views, the last one first."""
+    views: list[Node] = []
+    node = rewriter.producer(value)
+    while node is not None and node.op in VIEW_OPS and len(views) < _MAX_VIEWS:
+        views.append(node)
+        node = rewriter.producer(operands(node)[0])
+    return node, views
+
+
+def _is_masked(rewriter: _Rewriter, value: int, wide: DType) -> bool:
+    """True if all but a few bits of an integer are masked: `wide` represents what is left exactly.
+
+    Models unpack weights of 4 bits from words so.
+    """
+    node, _ = _below_views(rewriter, value)
+    if node is None or node.op != "bit_and":
+        return False
+    limit = 1 << _FLOAT_DIGITS.get(wide, 0)
+    masks = (rewriter.number(operand) for operand in operands(node))
+    return any(isinstance(mask, int) and 0 <= mask < limit for mask in masks)
 
 
 def _converted_number(

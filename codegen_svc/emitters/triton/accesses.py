@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from codegen_svc.emitters.triton.block import Block
 from codegen_svc.emitters.triton.float8 import FLOATS_8
+from codegen_svc.emitters.triton.names import triton_type
 from codegen_svc.emitters.triton.scalar import literal_text
 from codegen_svc.emitters.triton.scatter import ScatterUpdate, update_line
+from codegen_svc.emitters.triton.word_loads import WORD_LOAD
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import ONE, Expr
@@ -18,6 +20,8 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
         axis = _repeats_along(block, number, load.index)
         if axis is not None:
             return _unrepeated_load_lines(block, number, load, axis)
+    if number in block.words:
+        return _word_lines(block, number, load, eviction)
     name, param = block.names[number], block.kernel.param(load.param)
     masks = _masks(block, number, load)
     arguments = _pointers(block, number, load)
@@ -34,6 +38,22 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
         mask = block.names[_required(load.mask)]
         lines.append(f"{name} = tl.where({mask}, {name}, {block.names[load.other]})")
     return lines
+
+
+def _word_lines(block: Block, number: int, load: Load, eviction: str) -> list[str]:
+    """Loads a word and takes a byte of it. Equal loads of a word are one load to the compiler."""
+    part = block.words[number]
+    name, word = block.names[number], f"{block.names[part.first]}_word"
+    masks = _masks(block, number, load)
+    words = f"{load.param}_ptr.to(tl.pointer_type(tl.int32), bitcast=True)"
+    arguments = f"{words} + ({_pointer_text(block, number, part.index)})"
+    arguments += f", mask={masks}, other=0" if masks else ""
+    arguments += f', eviction_policy="{eviction}"' if eviction else ""
+    kind = triton_type(block.kernel.param(load.param).dtype, block.rules.target)
+    return [
+        f"{block.names[part.first]}{WORD_LOAD}{arguments})",
+        f"{name} = ({word} >> {8 * part.byte}).to({kind})",
+    ]
 
 
 def store_line(block: Block, number: int, store: Store) -> str:

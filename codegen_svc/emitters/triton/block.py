@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, IndexWriter, index_writer
 from codegen_svc.emitters.triton.names import value_dtype, value_names
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
+from codegen_svc.emitters.triton.word_loads import ByteOfWord, bytes_of_words
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Indirect, Kernel, index_of, operands_of, varying_values
@@ -31,7 +33,7 @@ class Block:
 
     The block of a statement in `across_x` extends over the outer points, that of a statement in
     `varying` over the reduction points. `x_mask` and `r_mask` are names of masks, empty if every
-    lane is a point.
+    lane is a point. `words` has the loads of bytes that are parts of loaded words.
     """
 
     kernel: Kernel
@@ -45,6 +47,7 @@ class Block:
     x_mask: str
     r_mask: str
     texts: BlockNames = _USUAL_NAMES
+    words: Mapping[int, ByteOfWord] = field(default_factory=dict)
 
     @property
     def rank(self) -> int:
@@ -108,6 +111,7 @@ def make_block(
         if kernel.reduction and _needs_mask(static_numel(kernel.reduction), tiling.rblock)
         else "",
         texts=texts,
+        words=bytes_of_words(kernel) if tiling.reads_words else {},
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
 from codegen_svc.emitters.triton.tensor_maps import tensor_maps
 from codegen_svc.emitters.triton.tiling import (
@@ -85,7 +86,10 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
     # As wide as it can be with a program for each multiprocessor in one wave.
     wave = None if columns is None else next_power_of_2(-(-columns // programs))
     kblock, stages = _POINTS, _STAGES
-    if xblock > least:
+    sums = len(set(accumulators(kernel, found).values()))
+    if len(found.sums) > sums:
+        rblock, kblock, stages = _tile_of_parts(found, least)
+    elif xblock > least:
         rblock = max(_NARROW_TILE_COLUMNS, _side(wave, least, _FEW_ROW_COLUMNS))
         stages = _STAGES + 1
         if rblock > _NARROW_TILE_COLUMNS:
@@ -93,7 +97,7 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
     elif found.has_columns and (wave is None or wave > least):
         rblock, stages = _NARROW_TILE_COLUMNS, _STAGES + 1
     else:
-        rblock = least if len(found.sums) == 1 else _NARROW_TILE_COLUMNS
+        rblock = least if sums == 1 else _NARROW_TILE_COLUMNS
         kblock = _NARROW_TILE_POINTS
     summed = static_numel(kernel.reduction)
     if summed is not None:
@@ -101,6 +105,19 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
     warps = 4 if xblock * rblock <= _MOST_OF_FOUR_WARPS else 8
     warps = 2 if xblock * rblock <= least**2 else warps
     return Tiling(xblock, xblock, rblock, False, index_bits, warps, stages, kblock=kblock)
+
+
+def _tile_of_parts(found: Contraction, least: int) -> tuple[int, int, int]:
+    """Columns, points and stages of a tile for a weight whose integers are parts of words.
+
+    On an H200, of 7 to 9 tiles in 3 sizes each. A vector by columns has no row to load, and its
+    factor is spread over those of a tile.
+    """
+    if not found.has_columns:
+        return least, _POINTS // 2, _STAGES
+    if found.rows:
+        return _NARROW_TILE_COLUMNS, _POINTS // 2, _STAGES
+    return _NARROW_TILE_COLUMNS, _POINTS, 2
 
 
 def min_side(gpu: GpuFacts) -> int:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block import Block, BlockNames, make_block
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.scalar import ScalarRules
@@ -28,6 +29,7 @@ from codegen_svc.emitters.triton.statements import statement_lines
 from codegen_svc.emitters.triton.tensor_maps import TensorMap, tensor_maps
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
+from codegen_svc.emitters.triton.word_loads import once_each
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import (
@@ -86,7 +88,8 @@ class _Side:
 class _Product:
     """A product with the blocks of its left factors, its right factors and its results.
 
-    `maps` are the tensor maps of its factors, if these are loaded so.
+    `maps` are the tensor maps of its factors, if these are loaded so. `roots` are the statements
+    that name the accumulators of sums and of additions of sums.
     """
 
     kernel: Kernel
@@ -95,6 +98,7 @@ class _Product:
     right: _Side
     tile: Block
     maps: Mapping[int, TensorMap]
+    roots: Mapping[int, int]
 
     @property
     def is_one_row(self) -> bool:
@@ -114,8 +118,7 @@ def product_lines(
     product = _product(kernel, tiling, rules)
     varying = product.left.varying | product.right.varying
     early = [n for n in needed_statements(kernel, _factors(product)) if n not in varying]
-    sums = {product_sum.number for product_sum in product.found.sums}
-    late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *sums}]
+    late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *product.roots}]
     body = [
         *_point_lines(product),
         *_statements(product.tile, early),
@@ -164,6 +167,7 @@ def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
         right=_Side(right, False, turns_right),
         tile=view(rows, columns, BlockNames()),
         maps=tensor_maps(kernel, found) if tiling.has_maps else {},
+        roots=accumulators(kernel, found),
     )
 
 
@@ -290,10 +294,8 @@ def _turned_point_lines(side: _Side, prefix: str) -> list[str]:
 def _loop_lines(product: _Product) -> list[str]:
     """The loop over the points of the sums."""
     block = product.tile
-    zeros = [
-        f"{block.names[s.number]} = tl.zeros([XBLOCK, RBLOCK], tl.float32)"
-        for s in product.found.sums
-    ]
+    totals = [block.names[root] for root in dict.fromkeys(product.roots.values())]
+    zeros = [f"{total} = tl.zeros([XBLOCK, RBLOCK], tl.float32)" for total in totals]
     lefts, rights = ([getattr(s, side) for s in product.found.sums] for side in ("left", "right"))
     left = drop_unused_axes(_side_lines(product, product.left, lefts), _FLATS)
     right = drop_unused_axes(_side_lines(product, product.right, rights), _FLATS)
@@ -301,7 +303,6 @@ def _loop_lines(product: _Product) -> list[str]:
     inner = [*left, *(line for line in right if line not in left), *products]
     ends = []
     if not product.found.rows:  # all rows of a tile are equal
-        totals = [block.names[s.number] for s in product.found.sums]
         ends = [f"{t} = tl.sum(tl.where(xindex == 0, {t}, 0.0), 0)[None, :]" for t in totals]
     loop = ["for koffset in range(0, knumel, KBLOCK):", *[_STEP + line for line in inner]]
     return [*zeros, *loop, *ends]
@@ -330,7 +331,7 @@ def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]
         if mask and not is_zero:  # what is computed of lanes past the end is no zero
             name = block.names[factor]
             lines.append(f"{name} = tl.where({mask}, {name}, 0.0)")
-    return lines
+    return once_each(lines)
 
 
 def _mapped_load(product: _Product, number: int) -> str:
@@ -342,9 +343,8 @@ def _mapped_load(product: _Product, number: int) -> str:
 
 def _dot_line(product: _Product, product_sum: ProductSum) -> str:
     names = product.tile.names
-    left, right, total = (
-        names[n] for n in (product_sum.left, product_sum.right, product_sum.number)
-    )
+    root = product.roots[product_sum.number]
+    left, right, total = (names[n] for n in (product_sum.left, product_sum.right, root))
     left += ".T" if product.left.is_turned else ""
     right += ".T" if product.right.is_turned else ""
     if not product.found.rows:

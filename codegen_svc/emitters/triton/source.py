@@ -30,6 +30,7 @@ from codegen_svc.emitters.triton.statements import reduction_text, scan_of, stat
 from codegen_svc.emitters.triton.tiling import Tiling
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
+from codegen_svc.emitters.triton.word_loads import once_each
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,
@@ -215,7 +216,7 @@ def _straight_body(block: Block) -> list[str]:
             lines += reduction_text(block, number).persistent
         else:
             lines += statement_lines(block, number)
-    return drop_unused_values(block, lines)
+    return drop_unused_values(block, once_each(lines))
 
 
 def _looped_body(block: Block) -> list[str]:
@@ -263,6 +264,7 @@ def _loop_lines(block: Block, phase: Phase, evictions: dict[int, str]) -> list[s
         lines.append(f"for roffset in {_row_range(block)}:")
     for number in phase.within:
         inner += statement_lines(block, number, evictions.get(number, ""))
+    inner = once_each(inner)
     for text in texts:
         inner += text.step
     lines += [_STEP + line for line in drop_unused_axes(inner)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
+from codegen_svc.emitters.triton import byte_rows
+from codegen_svc.emitters.triton.byte_rows import points_of_step
 from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.row_blocks import block_within_rows
@@ -75,7 +77,8 @@ class Tiling:
     `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
     of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
     is not 0, a program holds its row in so many pieces of `rblock` points. A product with
-    `has_maps` loads its factors by tensor maps. If `programs` is not 0, so many programs compute
+    `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
+    loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
     all tiles of a product, one after the other.
     """
 
@@ -92,6 +95,7 @@ class Tiling:
     loop_stages: int = 0
     pieces: int = 0
     has_maps: bool = False
+    reads_words: bool = False
     programs: int = 0
 
 
@@ -193,6 +197,8 @@ def _reduction(
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
     if reads_columns(kernel, target.memory):
         return _column_tiling(rows, width, gpu, index_bits)
+    if points := points_of_step(kernel):
+        return Tiling(1, 1, points, False, index_bits, byte_rows.WARPS, 1)
     widest = width if width is not None else width_limit
     most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most

@@ -1,0 +1,234 @@
+"""Products of few rows by weights of 8 or 4 bits on a GPU: kernels beside libraries.
+
+A model computes such a weight from integers and scales. `own`: kernels that multiply compute it,
+too. `library`: a kernel stores it, and the framework's library multiplies. `dense`: the library
+multiplies by a weight that was stored as bf16 before. Also eager and Inductor. Each arm is a
+replay of a CUDA graph in which copies of the weights take turns, so that they come from memory.
+
+Usage: python -m benchmarks.packed_products build FOLDER [--target T] [--rows M ...]
+       python -m benchmarks.packed_products run FOLDER [--rows M ...] [--no-inductor]
+
+Both take `--only FORM ...`. `build` compiles by a farm into a folder, without a GPU. `run` needs
+that folder and a GPU, but no farm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.products import Layer, rotated
+from benchmarks.timing import median_ms, replayed
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import ProductChoice
+from tests.support.prepared_folder import offline, prepare
+from tests.support.traced_graphs import recording
+
+SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
+"""Results n and terms k of the weights: those of an 8B Llama."""
+ROWS = (1, 4, 16, 64)
+GROUP = 128
+"""Weights of 4 bits have a scale and a zero point for so many terms."""
+ROUNDS, CALLS = 7, 3
+_CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}
+_COLD_BYTES = 160 << 20
+"""Copies of weights that take turns have so many bytes: three times an H100's cache."""
+_MAX_COPIES = 64
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a layer computes its weight, and what is stored for n results and k terms."""
+
+    layer: Layer
+    store: Callable[[int, int, str], tuple[Tensor, ...]]
+
+
+def int8_after(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Scales of rows, after the product."""
+    return functional.linear(x, weight.to(x.dtype)) * scale
+
+
+def int8_before(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Scales of rows, before the product."""
+    return functional.linear(x, weight.to(x.dtype) * scale[:, None])
+
+
+def _centred(packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    n, groups = scale.shape
+    integers = packed.reshape(n, groups, -1).to(scale.dtype)
+    return ((integers - zero[:, :, None]) * scale[:, :, None]).reshape(n, -1)
+
+
+def int4_neighbours(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """A byte has two neighbours of a row."""
+    pairs = torch.stack((packed & 15, packed >> 4), -1)
+    return functional.linear(x, _centred(pairs, scale, zero))
+
+
+def int4_halves(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """A byte has an element of each half of a row."""
+    halves = torch.cat((packed & 15, packed >> 4), -1)
+    return functional.linear(x, _centred(halves, scale, zero))
+
+
+def int4_words(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor, shifts: Tensor) -> Tensor:
+    """A word of 32 bits has eight neighbours of a column."""
+    words, n = packed.shape
+    integers = (packed[:, None, :] >> shifts[None, :, None]) & 15
+    integers = integers.reshape(len(scale), -1, n).to(scale.dtype)
+    weight = (integers - zero[:, None, :]) * scale[:, None, :]
+    return x @ weight.reshape(8 * words, n)
+
+
+def _store_int8(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    weight = torch.randint(-128, 128, (n, k), dtype=torch.int8, device=device)
+    return weight, (torch.rand(n, device=device) * 0.02 * k**-0.5).bfloat16()
+
+
+def _scales(shape: tuple[int, int], k: int, device: str) -> tuple[Tensor, Tensor]:
+    scale = (torch.rand(shape, device=device) * 0.3 * k**-0.5).bfloat16()
+    return scale, torch.randint(6, 10, shape, device=device).bfloat16()
+
+
+def _store_int4(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
+    return packed, *_scales((n, k // GROUP), k, device)
+
+
+def _store_words(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    limits = torch.iinfo(torch.int32)
+    shape = (k // 8, n)
+    packed = torch.randint(limits.min, limits.max, shape, dtype=torch.int32, device=device)
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=device)
+    return packed, *_scales((k // GROUP, n), k, device), shifts
+
+
+FORMS = {
+    "int8-after": Form(int8_after, _store_int8),
+    "int8-before": Form(int8_before, _store_int8),
+    "int4-neighbours": Form(int4_neighbours, _store_int4),
+    "int4-halves": Form(int4_halves, _store_int4),
+    "int4-words": Form(int4_words, _store_words),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--only", nargs="*", choices=tuple(FORMS), default=tuple(FORMS))
+    parser.add_argument("--no-inductor", action="store_true")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    with torch._dynamo.config.patch(limits), torch.no_grad():
+        return _build(options) if options.command == "build" else _run(options)
+
+
+def _build(options: argparse.Namespace) -> int:
+    """Fills the folder; the exit status is 1 if a program did not compile."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    stated = [CompileOptions(products=choice) for choice in _CHOICES.values()]
+    prepared = prepare(_captured(options), options.folder, options.target, {}, stated)
+    for name, failure in prepared.failures.items():
+        print(f"{name}: {failure}")
+    return 1 if prepared.failures else 0
+
+
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for name, form, shape, m in _cases(options):
+        found: list[CapturedGraph] = []
+        _compiled(form, recording(found, runs=False))(*_operands(form, shape, m, "cpu"))
+        yield name, [captured.graph for captured in found]
+
+
+def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Form, tuple[int, int], int]]:
+    for name in options.only:
+        for n, k in SHAPES:
+            for m in options.rows:
+                yield f"{name}, {n} x {k}, {m}", FORMS[name], (n, k), m
+
+
+def _operands(form: Form, shape: tuple[int, int], rows: int, device: str) -> tuple[Tensor, ...]:
+    n, k = shape
+    return torch.randn(rows, k, device=device).bfloat16(), *form.store(n, k, device)
+
+
+def _compiled(form: Form, backend: Any, options: Any = None) -> Layer:
+    torch._dynamo.reset()
+    compiled: Layer = torch.compile(form.layer, backend=backend, dynamic=False, options=options)
+    return compiled
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("case: microseconds of the library with a dense weight; dense / arm; error own / eager")
+    failures = 0
+    with offline(options.folder):
+        for name, form, shape, m in _cases(options):
+            try:
+                print(_line(name, form, shape, m, with_inductor=not options.no_inductor))
+            except Exception as error:  # a case that fails is one row of the table
+                failures += 1
+                text = "".join(traceback.format_exception_only(error)).strip()
+                print(f"{name}: FAILED {text[:400]}")
+            sys.stdout.flush()
+    return 1 if failures else 0
+
+
+def _line(
+    name: str, form: Form, shape: tuple[int, int], rows: int, *, with_inductor: bool
+) -> str:
+    torch.manual_seed(0)
+    n, k = shape
+    copies = [_operands(form, shape, rows, "cuda")]
+    for _ in range(_copies(copies[0][1:]) - 1):
+        copies.append((copies[0][0], *form.store(n, k, "cuda")))
+    arms: dict[str, Layer] = {"eager": form.layer}
+    for arm, choice in _CHOICES.items():
+        stated = {"mode": "strict", "timeout_s": 2.0, "products": choice.value}
+        arms[arm] = _compiled(form, "kernelfarm", stated)
+        arms[arm](*copies[0])
+    if with_inductor:
+        arms["inductor"] = _compiled(form, "inductor")
+        arms["inductor"](*copies[0])
+    exact = form.layer(*(t.double() if t.is_floating_point() else t for t in copies[0]))
+    errors = [(arms[a](*copies[0]).double() - exact).abs().max().item() for a in ("own", "eager")]
+    calls = {arm: replayed(rotated(layer, copies)) for arm, layer in arms.items()}
+    dense = [(copies[0][0], torch.randn(n, k, device="cuda").bfloat16())]
+    dense += [(dense[0][0], dense[0][1].clone()) for _ in range(_copies(dense[0][1:]) - 1)]
+    calls["dense"] = replayed(rotated(functional.linear, dense))
+    times = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+    each_us = {arm: 1e3 * ms / len(copies) for arm, ms in times.items()}
+    each_us["dense"] = 1e3 * times["dense"] / len(dense)
+    ratios = " ".join(
+        f"{arm} {each_us['dense'] / us:5.2f}" for arm, us in each_us.items() if arm != "dense"
+    )
+    return f"{name:<32} {each_us['dense']:8.2f} us  {ratios}  error {errors[0] / errors[1]:.2f}"
+
+
+def _copies(stored: tuple[Tensor, ...]) -> int:
+    """How many copies of what is stored do not fit a cache."""
+    size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in stored)
+    return max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
