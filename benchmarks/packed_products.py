@@ -18,8 +18,7 @@ import argparse
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,96 +32,18 @@ from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
+from tests.support.packed_weights import FORMS, Form, operands
 from tests.support.prepared_folder import offline, prepare
 from tests.support.traced_graphs import recording
 
 SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
 """Results n and terms k of the weights: those of an 8B Llama."""
 ROWS = (1, 4, 16, 64)
-GROUP = 128
-"""Weights of 4 bits have a scale and a zero point for so many terms."""
 ROUNDS, CALLS = 7, 3
 _CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}
 _COLD_BYTES = 160 << 20
 """Copies of weights that take turns have so many bytes: three times an H100's cache."""
 _MAX_COPIES = 64
-
-
-@dataclass(frozen=True)
-class Form:
-    """How a layer computes its weight, and what is stored for n results and k terms."""
-
-    layer: Layer
-    store: Callable[[int, int, str], tuple[Tensor, ...]]
-
-
-def int8_after(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Scales of rows, after the product."""
-    return functional.linear(x, weight.to(x.dtype)) * scale
-
-
-def int8_before(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
-    """Scales of rows, before the product."""
-    return functional.linear(x, weight.to(x.dtype) * scale[:, None])
-
-
-def _centred(packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    n, groups = scale.shape
-    integers = packed.reshape(n, groups, -1).to(scale.dtype)
-    return ((integers - zero[:, :, None]) * scale[:, :, None]).reshape(n, -1)
-
-
-def int4_neighbours(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """A byte has two neighbours of a row."""
-    pairs = torch.stack((packed & 15, packed >> 4), -1)
-    return functional.linear(x, _centred(pairs, scale, zero))
-
-
-def int4_halves(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
-    """A byte has an element of each half of a row."""
-    halves = torch.cat((packed & 15, packed >> 4), -1)
-    return functional.linear(x, _centred(halves, scale, zero))
-
-
-def int4_words(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor, shifts: Tensor) -> Tensor:
-    """A word of 32 bits has eight neighbours of a column."""
-    words, n = packed.shape
-    integers = (packed[:, None, :] >> shifts[None, :, None]) & 15
-    integers = integers.reshape(len(scale), -1, n).to(scale.dtype)
-    weight = (integers - zero[:, None, :]) * scale[:, None, :]
-    return x @ weight.reshape(8 * words, n)
-
-
-def _store_int8(n: int, k: int, device: str) -> tuple[Tensor, ...]:
-    weight = torch.randint(-128, 128, (n, k), dtype=torch.int8, device=device)
-    return weight, (torch.rand(n, device=device) * 0.02 * k**-0.5).bfloat16()
-
-
-def _scales(shape: tuple[int, int], k: int, device: str) -> tuple[Tensor, Tensor]:
-    scale = (torch.rand(shape, device=device) * 0.3 * k**-0.5).bfloat16()
-    return scale, torch.randint(6, 10, shape, device=device).bfloat16()
-
-
-def _store_int4(n: int, k: int, device: str) -> tuple[Tensor, ...]:
-    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
-    return packed, *_scales((n, k // GROUP), k, device)
-
-
-def _store_words(n: int, k: int, device: str) -> tuple[Tensor, ...]:
-    limits = torch.iinfo(torch.int32)
-    shape = (k // 8, n)
-    packed = torch.randint(limits.min, limits.max, shape, dtype=torch.int32, device=device)
-    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=device)
-    return packed, *_scales((k // GROUP, n), k, device), shifts
-
-
-FORMS = {
-    "int8-after": Form(int8_after, _store_int8),
-    "int8-before": Form(int8_before, _store_int8),
-    "int4-neighbours": Form(int4_neighbours, _store_int4),
-    "int4-halves": Form(int4_halves, _store_int4),
-    "int4-words": Form(int4_words, _store_words),
-}
 
 
 def main() -> int:
@@ -155,7 +76,7 @@ def _build(options: argparse.Namespace) -> int:
 def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     for name, form, shape, m in _cases(options):
         found: list[CapturedGraph] = []
-        _compiled(form, recording(found, runs=False))(*_operands(form, shape, m, "cpu"))
+        _compiled(form, recording(found, runs=False))(*operands(form, m, *shape))
         yield name, [captured.graph for captured in found]
 
 
@@ -164,11 +85,6 @@ def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Form, tuple[int, 
         for n, k in SHAPES:
             for m in options.rows:
                 yield f"{name}, {n} x {k}, {m}", FORMS[name], (n, k), m
-
-
-def _operands(form: Form, shape: tuple[int, int], rows: int, device: str) -> tuple[Tensor, ...]:
-    n, k = shape
-    return torch.randn(rows, k, device=device).bfloat16(), *form.store(n, k, device)
 
 
 def _compiled(form: Form, backend: Any, options: Any = None) -> Layer:
@@ -193,12 +109,10 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _line(
-    name: str, form: Form, shape: tuple[int, int], rows: int, *, with_inductor: bool
-) -> str:
+def _line(name: str, form: Form, shape: tuple[int, int], rows: int, *, with_inductor: bool) -> str:
     torch.manual_seed(0)
     n, k = shape
-    copies = [_operands(form, shape, rows, "cuda")]
+    copies = [operands(form, rows, n, k, "cuda")]
     for _ in range(_copies(copies[0][1:]) - 1):
         copies.append((copies[0][0], *form.store(n, k, "cuda")))
     arms: dict[str, Layer] = {"eager": form.layer}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, sum_of, symbol
+from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, sum_of, symbol
 from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
@@ -39,13 +39,19 @@ _Positions = Mapping[int, frozenset[Expr]]
 
 
 def packed_weight(
-    facts: GraphFacts, weight: int, readers: frozenset[int], *, has_columns: bool
+    facts: GraphFacts,
+    weight: int,
+    readers: frozenset[int],
+    returned: frozenset[int],
+    *,
+    has_columns: bool,
 ) -> PackedWeight | Refused:
     """The form of a weight (n, k), or (k, n) if it `has_columns`, that prims compute.
 
-    `readers` are the positions of the nodes that read it for the product.
+    `readers` are the positions of the nodes that read it for the product, `returned` the values
+    that the graph returns.
     """
-    found = _computed_from(facts, weight, readers)
+    found = _computed_from(facts, weight, readers, returned)
     if isinstance(found, Refused):
         return found
     values, sources = found
@@ -89,7 +95,7 @@ def _size_bytes(facts: GraphFacts, value: int) -> int:
 
 
 def _computed_from(
-    facts: GraphFacts, weight: int, readers: frozenset[int]
+    facts: GraphFacts, weight: int, readers: frozenset[int], returned: frozenset[int]
 ) -> tuple[frozenset[int], frozenset[int]] | Refused:
     """The values that are computed for a weight alone, and the stored ones that they need."""
     values: set[int] = set()
@@ -116,15 +122,22 @@ def _computed_from(
     inside = {facts.positions[value] for value in values} | readers
     least = facts.numel(weight)
     for value in values:
-        if _is_large(facts, value, least) and not inside.issuperset(_living_readers(facts, value)):
+        if not _is_large(facts, value, least):
+            continue
+        if value in returned or not inside.issuperset(_living_readers(facts, value, returned)):
             return Refused("by a computed weight that others read")
     return frozenset(values), frozenset(sources)
 
 
-def _living_readers(facts: GraphFacts, value: int) -> list[int]:
+def _living_readers(facts: GraphFacts, value: int, returned: frozenset[int]) -> list[int]:
     """The positions of the nodes that read a value, but for those whose results nothing reads."""
+
+    def is_read(result: int) -> bool:
+        return result in returned or result in facts.consumers
+
     readers = facts.consumers.get(value, ())
-    return [at for at in readers if any(map(facts.consumers.get, facts.graph.nodes[at].results))]
+    spend(len(readers))
+    return [at for at in readers if any(map(is_read, facts.graph.nodes[at].results))]
 
 
 def _is_large(facts: GraphFacts, value: int, weight_size: Expr) -> bool:

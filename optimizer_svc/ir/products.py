@@ -35,7 +35,7 @@ class PartOrder:
 
 @dataclass(frozen=True, slots=True)
 class WeightScale:
-    """A factor of a weight: `views` of factor * rest, in f32 and the last one first, are the weight.
+    """A factor of a weight: `views` of factor * rest, in f32, the last one first, are the weight.
 
     The factor is one for the terms of all parts, and, if it `is_of_row`, for all terms of a row.
     """

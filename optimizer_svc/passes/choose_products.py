@@ -17,27 +17,23 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
+from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
-from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
-from optimizer_svc.analysis.packed_weights import packed_weight
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, outputs_read
+from optimizer_svc.analysis.product_operands import BIASED_PRODUCT, PRODUCT, product_of_node
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, PackedWeight, PartOrder, Product, Products
 
-PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 MAX_ROWS = 64
 """With more rows, the instructions for matrices limit a product, and not memory."""
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
-_TRANSPOSED = (1, 0)
-_RANK = 2
-_FACTORS = 2
 _NARROW = (DType.F16, DType.BF16)
 
 
@@ -80,10 +76,12 @@ class _Chooser:
         self._facts = facts
         self._target = target
         self._choice = choice
+        self._returned = frozenset(outputs_read(facts.graph))
         self._found: dict[int, Product] = {}
         self._notes: dict[str, None] = {}
         self._refused: Counter[str] = Counter()
         self._computed: set[int] = set()
+        self._first_new = 1 + max(self._facts.types, default=0)
         self._ordered_x: dict[tuple[int, PartOrder], int] = {}
 
     def add(self, node: Node) -> None:
@@ -116,17 +114,21 @@ class _Chooser:
         """The product, if kernels of the target can compute it."""
         if self._choice is ProductChoice.LIBRARY:
             return Refused("because the request asks for the library")
-        found = _product_of(self._facts, node)
+        found = product_of_node(self._facts, node, self._returned)
         if isinstance(found, Refused):
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
         if found.packed is not None and self._target.gpu is None:
-            return Refused("by a weight that the model computes")
-        if not self._target.has_matrix_units:
+            refused = refused or Refused("by a weight that the model computes")
+        elif not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         if refused is not None:
             return refused
+        return self._in_kernels(found, rows, kind)
+
+    def _in_kernels(self, found: Product, rows: Expr, kind: TensorType) -> Product:
+        """How kernels of a target with instructions for matrices compute a product."""
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
         if found.packed is not None:
             is_tiled = rows is not ONE or found.has_columns
@@ -141,8 +143,8 @@ class _Chooser:
         """The number of the value that has x in the order of a packed weight's parts."""
         if packed.order.step == 1:
             return None
-        first = 1 + max(self._facts.types, default=0)
-        return self._ordered_x.setdefault((x, packed.order), first + len(self._ordered_x))
+        number = self._first_new + len(self._ordered_x)
+        return self._ordered_x.setdefault((x, packed.order), number)
 
     def _by_processor(
         self, node: Node, found: Product, by_rows: Refused | None
@@ -252,65 +254,6 @@ def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | Non
         return MAX_ROWS if target.multiplies(dtype.value) else None
     times = None if target.few_rows is None else _times(dtype, target.few_rows, product)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
-
-
-def _product_of(facts: GraphFacts, node: Node) -> Product | Refused:
-    """The operands of a product by a contiguous weight."""
-    has_bias = node.attr("op") == BIASED_PRODUCT
-    if len(operands(node)) != _FACTORS + has_bias:
-        return Refused("of other operands")
-    *summands, x, right = operands(node)
-    bias = summands[0] if has_bias else None
-    if bias is not None and node.attr("is_unscaled") is not True:
-        return Refused("that scale the product or what they add")
-    weight, has_columns = _weight_of(facts, right)
-    kind = facts.types[weight]
-    packed = None
-    if not _is_product(node, facts.types[x], facts.types[right]):
-        return Refused("of other operands")
-    if not facts.is_storage(weight):
-        found = _packed(facts, node, right, weight, has_columns)
-        if isinstance(found, Refused):
-            return found
-        packed = found
-    elif kind.strides != contiguous_strides(kind.shape):
-        return Refused("by a matrix that is no contiguous weight")
-    if bias is not None and not _is_bias(facts.types[bias], node.types[0]):
-        return Refused("that add no bias of the columns")
-    return Product(x, weight, bias, has_columns, packed=packed)
-
-
-def _packed(
-    facts: GraphFacts, node: Node, right: int, weight: int, has_columns: bool
-) -> PackedWeight | Refused:
-    """The form of a weight that prims compute for a product alone."""
-    at = facts.positions[node.results[0]]
-    if facts.consumers[right] != (at,):
-        return Refused("by a computed weight that others read")
-    readers = {at} if weight == right else {at, facts.positions[right]}
-    return packed_weight(facts, weight, frozenset(readers), has_columns=has_columns)
-
-
-def _weight_of(facts: GraphFacts, right: int) -> tuple[int, bool]:
-    """The value whose transpose or which itself a product reads; true if its columns are there."""
-    view = facts.producers.get(right)
-    if view is not None and view.op == "permute" and view.attr("dims") == _TRANSPOSED:
-        return operands(view)[0], False
-    return right, True
-
-
-def _is_product(node: Node, x: TensorType, right: TensorType) -> bool:
-    """True if shapes and types are those of a product: the graph came from outside."""
-    if len(node.types) != 1 or (x.rank, right.rank) != (_RANK, _RANK):
-        return False
-    (result,) = node.types
-    has_one_dtype = x.dtype is right.dtype is result.dtype
-    (rows, inner), (k, n) = x.shape, right.shape
-    return has_one_dtype and inner is k and result.shape == (rows, n)
-
-
-def _is_bias(bias: TensorType, result: TensorType) -> bool:
-    return bias.shape == result.shape[1:] and bias.dtype is result.dtype
 
 
 def _expected(

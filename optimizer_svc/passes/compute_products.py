@@ -135,9 +135,7 @@ class _Writer(PrimsWriter):
         axis = 0 if product.has_columns else 1
         alone = self._every(node, factor, axis, 0, 1, 1)
         row = self.add(node, "reshape", alone, shape=(ONE, self.types[total].shape[1]))
-        spread = self.add(
-            node, "broadcast_in_dim", row, shape=self.types[total].shape, dims=(0, 1)
-        )
+        spread = self.add(node, "broadcast_in_dim", row, shape=self.types[total].shape, dims=(0, 1))
         return self.add(node, "mul", total, spread)
 
     def _row_sum(

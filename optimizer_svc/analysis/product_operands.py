@@ -1,0 +1,73 @@
+"""The operands of a product of matrices, if kernels can compute it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
+from optimizer_svc.analysis.graph_facts import GraphFacts, operands
+from optimizer_svc.analysis.packed_weights import packed_weight
+from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.products import PackedWeight, Product
+
+PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+_TRANSPOSED = (1, 0)
+_RANK = 2
+_FACTORS = 2
+
+
+def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> Product | Refused:
+    """The operands of a product by a contiguous weight, or by one that is computed for it."""
+    has_bias = node.attr("op") == BIASED_PRODUCT
+    if len(operands(node)) != _FACTORS + has_bias:
+        return Refused("of other operands")
+    *summands, x, right = operands(node)
+    bias = summands[0] if has_bias else None
+    if bias is not None and node.attr("is_unscaled") is not True:
+        return Refused("that scale the product or what they add")
+    weight, has_columns = _weight_of(facts, right)
+    kind = facts.types[weight]
+    if not _is_product(node, facts.types[x], facts.types[right]):
+        return Refused("of other operands")
+    if bias is not None and not _is_bias(facts.types[bias], node.types[0]):
+        return Refused("that add no bias of the columns")
+    product = Product(x, weight, bias, has_columns)
+    if facts.is_storage(weight):
+        is_contiguous = kind.strides == contiguous_strides(kind.shape)
+        return product if is_contiguous else Refused("by a matrix that is no contiguous weight")
+    packed = _packed(facts, node, right, returned)
+    return packed if isinstance(packed, Refused) else replace(product, packed=packed)
+
+
+def _packed(
+    facts: GraphFacts, node: Node, right: int, returned: frozenset[int]
+) -> PackedWeight | Refused:
+    """The form of a weight that prims compute for a product alone."""
+    weight, has_columns = _weight_of(facts, right)
+    at = facts.positions[node.results[0]]
+    if facts.consumers[right] != (at,):
+        return Refused("by a computed weight that others read")
+    readers = {at} if weight == right else {at, facts.positions[right]}
+    return packed_weight(facts, weight, frozenset(readers), returned, has_columns=has_columns)
+
+
+def _weight_of(facts: GraphFacts, right: int) -> tuple[int, bool]:
+    """The value whose transpose or which itself a product reads; true if its columns are there."""
+    view = facts.producers.get(right)
+    if view is not None and view.op == "permute" and view.attr("dims") == _TRANSPOSED:
+        return operands(view)[0], False
+    return right, True
+
+
+def _is_product(node: Node, x: TensorType, right: TensorType) -> bool:
+    """True if shapes and types are those of a product: the graph came from outside."""
+    if len(node.types) != 1 or (x.rank, right.rank) != (_RANK, _RANK):
+        return False
+    (result,) = node.types
+    has_one_dtype = x.dtype is right.dtype is result.dtype
+    (rows, inner), (k, n) = x.shape, right.shape
+    return has_one_dtype and inner is k and result.shape == (rows, n)
+
+
+def _is_bias(bias: TensorType, result: TensorType) -> bool:
+    return bias.shape == result.shape[1:] and bias.dtype is result.dtype

@@ -1,0 +1,203 @@
+"""Products by weights that models compute from integers of 8 or 4 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.contractions import find_contraction
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.interpret import run_program
+from kernelfarm.ir.loop_ir import Compute, Kernel, Load, Reduce
+from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.program_ir import ExternCall, Program
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.choose_products import choose_products
+from optimizer_svc.pipeline import optimize
+from tests.support.packed_weights import FORMS, GROUP, operands
+from tests.support.single_operator import to_numpy
+from tests.support.traced_graphs import capturing, traced_one
+
+GPU = target_facts("cuda:sm_90a")
+N, K = 48, 4 * GROUP
+
+
+def prims_of(layer: Callable[..., Tensor], args: Sequence[Tensor]) -> Graph:
+    with torch.no_grad():
+        return decompose_to_prims(traced_one(layer, *args).graph).graph
+
+
+def notes_of(layer: Callable[..., Tensor], *args: Tensor) -> str:
+    return "\n".join(choose_products(prims_of(layer, args), GPU).notes)
+
+
+def interpreted(
+    layer: Callable[..., Tensor], args: Sequence[Tensor], programs: list[Program]
+) -> Tensor:
+    """The layer's result in NumPy by the program for a GPU, which is appended to `programs`."""
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        graph = decompose_to_prims(captured.graph).graph
+        programs.append(optimize(graph, GPU, ProductChoice.OWN).program)
+
+        def run(*given: Tensor) -> list[Tensor]:
+            inputs = [to_numpy(given[s]) for s in captured.sources if isinstance(s, int)]
+            results = run_program(programs[-1], inputs)
+            return [torch.from_numpy(r.astype(np.float32)).bfloat16() for r in results]
+
+        return run
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(layer, backend=capturing(compiled), dynamic=False)(*args)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", FORMS)
+def test_kernels_compute_weights_as_exactly_as_eager(name: str, rows: int) -> None:
+    torch.manual_seed(rows)
+    layer, programs = FORMS[name].layer, []
+    args = operands(FORMS[name], rows, N, K)
+    ours = interpreted(layer, args, programs)
+    (program,) = programs
+    verify_program(program)
+    assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
+    exact = layer(*(a.double() if a.is_floating_point() else a for a in args))
+    errors = [(found.double() - exact).abs().max().item() for found in (ours, layer(*args))]
+    assert errors[0] <= 1.05 * errors[1]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("name", FORMS)
+def test_no_memory_holds_a_computed_weight(name: str, rows: int) -> None:
+    args = operands(FORMS[name], rows, N, K)
+    program = optimize(prims_of(FORMS[name].layer, args), GPU, ProductChoice.OWN).program
+    made = [p for kernel in program.kernels for p in kernel.params if p.name.startswith("out")]
+    assert max(param.size_elems.as_int() for param in made) <= rows * K
+
+
+def kernel_of(name: str, rows: int) -> Kernel:
+    args = operands(FORMS[name], rows, N, K)
+    program = optimize(prims_of(FORMS[name].layer, args), GPU, ProductChoice.OWN).program
+    return program.kernels[-1]
+
+
+def loads_of(kernel: Kernel, param: str) -> list[Load]:
+    return [s for s in kernel.body if isinstance(s, Load) and s.param == param]
+
+
+def packed_param(kernel: Kernel) -> str:
+    return max(
+        kernel.params, key=lambda p: p.size_elems.as_int() * (p.dtype.itemsize_bytes < 2)
+    ).name
+
+
+@pytest.mark.parametrize("name", ["int4-neighbours", "int4-halves"])
+def test_bytes_with_two_integers_are_read_in_words(name: str) -> None:
+    """A step reads the four bytes of a word, each once, and multiplies eight integers."""
+    kernel = kernel_of(name, 1)
+    positions = [load.index for load in loads_of(kernel, packed_param(kernel))]
+    assert [(p - positions[0]).constant for p in positions] == [0, 1, 2, 3]
+    assert all((p - positions[0]).is_constant for p in positions)
+    assert positions[0].coefficient_of("r0").as_int() == 4
+
+
+def test_a_scale_of_groups_multiplies_the_sum_of_a_word() -> None:
+    """Of one row: eight integers times x are added before the scale multiplies them."""
+    kernel = kernel_of("int4-neighbours", 1)
+    products = [s for s in kernel.body if isinstance(s, Compute) and s.op == "mul"]
+    assert len(products) == 8 + 1
+    (total,) = [s for s in kernel.body if isinstance(s, Reduce)]
+    last = kernel.body[total.operand]
+    assert isinstance(last, Compute)
+    assert last.op == "mul"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_scale_of_rows_multiplies_the_sum(rows: int) -> None:
+    kernel = kernel_of("int8-before", rows)
+    (at,) = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce)]
+    after = [s for s in kernel.body[at:] if isinstance(s, Compute) and s.op == "mul"]
+    assert len(after) == 1
+    if rows > 1:
+        assert find_contraction(kernel) is not None
+
+
+def test_the_report_states_the_time_of_the_kernel_that_stores_the_weight() -> None:
+    layer = FORMS["int8-after"].layer
+    notes = notes_of(layer, *operands(FORMS["int8-after"], 4, 2048, 2048))
+    assert "by a kernel" in notes
+    assert "2.5 for the framework" in notes
+
+
+def test_weights_that_are_packed_along_their_results_stay_with_the_library() -> None:
+    """Two columns share a byte, which a sum of one column would read for half of it."""
+
+    def layer(x: Tensor, packed: Tensor) -> Tensor:
+        pairs = torch.stack((packed & 15, packed >> 4), -1)
+        return x @ pairs.reshape(2048, 2048).to(x.dtype)
+
+    packed = torch.randint(0, 256, (2048, 1024), dtype=torch.uint8)
+    notes = notes_of(layer, torch.randn(2, 2048).bfloat16(), packed)
+    assert "whose integers are stored in another order" in notes
+
+
+def test_a_weight_that_is_also_returned_is_stored() -> None:
+    def layer(x: Tensor, weight: Tensor) -> Sequence[Tensor]:
+        wide = weight.to(x.dtype) * 2
+        return functional.linear(x, wide), wide
+
+    weight = torch.randint(-128, 128, (2048, 2048), dtype=torch.int8)
+    notes = notes_of(layer, torch.randn(2, 2048).bfloat16(), weight)
+    assert "by a computed weight that others read" in notes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_were_no_smaller_before_stay_with_the_library(dtype: torch.dtype) -> None:
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.linear(x, (weight * 2).bfloat16())
+
+    weight = torch.randn(2048, 2048).to(dtype)
+    notes = notes_of(layer, torch.randn(2, 2048).bfloat16(), weight)
+    assert "takes no fewer bytes before" in notes
+
+
+def test_weights_of_many_operations_stay_with_the_library() -> None:
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        wide = weight.to(x.dtype)
+        for number in range(40):
+            wide = (wide + number).sin()
+        return functional.linear(x, wide)
+
+    weight = torch.randint(-128, 128, (2048, 2048), dtype=torch.int8)
+    notes = notes_of(layer, torch.randn(2, 2048).bfloat16(), weight)
+    assert "that many operations compute" in notes
+
+
+def test_many_rows_stay_with_the_library() -> None:
+    layer = FORMS["int8-after"].layer
+    notes = notes_of(layer, *operands(FORMS["int8-after"], 65, 2048, 2048))
+    assert "of more than 64 rows" in notes
+
+
+def test_products_that_share_rows_share_their_order() -> None:
+    """Queries, keys and values read x in the order of a word's integers: one kernel orders it."""
+
+    def layer(x: Tensor, *stored: Tensor) -> Tensor:
+        form = FORMS["int4-neighbours"].layer
+        return torch.cat([form(x, *stored[at : at + 3]) for at in (0, 3, 6)], -1)
+
+    form = FORMS["int4-neighbours"]
+    args = [torch.randn(2, K).bfloat16()]
+    args += [tensor for _ in range(3) for tensor in form.store(N, K, "cpu")]
+    program = optimize(prims_of(layer, args), GPU, ProductChoice.OWN).program
+    copies = [k for k in program.kernels if not k.reduction and len(k.params) == 2]
+    assert len(copies) == 1

@@ -1,0 +1,97 @@
+"""Layers that compute their weights from integers of 8 or 4 bits, and what they store.
+
+Shapes: x: (m, k); scales and zero points: one for a row, or for `GROUP` terms of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+GROUP = 128
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a layer computes its weight, and a maker of what is stored for n results and k terms."""
+
+    layer: Callable[..., Tensor]
+    store: Callable[[int, int, str], tuple[Tensor, ...]]
+
+
+def int8_after(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Scales of rows, after the product."""
+    return functional.linear(x, weight.to(x.dtype)) * scale
+
+
+def int8_before(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """Scales of rows, before the product."""
+    return functional.linear(x, weight.to(x.dtype) * scale[:, None])
+
+
+def _centred(packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    n, groups = scale.shape
+    integers = packed.reshape(n, groups, -1).to(scale.dtype)
+    return ((integers - zero[:, :, None]) * scale[:, :, None]).reshape(n, -1)
+
+
+def int4_neighbours(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """A byte has two neighbours of a row."""
+    pairs = torch.stack((packed & 15, packed >> 4), -1)
+    return functional.linear(x, _centred(pairs, scale, zero))
+
+
+def int4_halves(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+    """A byte has an element of each half of a row."""
+    halves = torch.cat((packed & 15, packed >> 4), -1)
+    return functional.linear(x, _centred(halves, scale, zero))
+
+
+def int4_words(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor, shifts: Tensor) -> Tensor:
+    """A word of 32 bits has eight neighbours of a column."""
+    words, n = packed.shape
+    integers = (packed[:, None, :] >> shifts[None, :, None]) & 15
+    integers = integers.reshape(len(scale), -1, n).to(scale.dtype)
+    weight = (integers - zero[:, None, :]) * scale[:, None, :]
+    return x @ weight.reshape(8 * words, n)
+
+
+def _store_int8(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    weight = torch.randint(-128, 128, (n, k), dtype=torch.int8, device=device)
+    return weight, (torch.rand(n, device=device) * 0.02 * k**-0.5).bfloat16()
+
+
+def _scales(shape: tuple[int, int], k: int, device: str) -> tuple[Tensor, Tensor]:
+    scale = (torch.rand(shape, device=device) * 0.3 * k**-0.5).bfloat16()
+    return scale, torch.randint(6, 10, shape, device=device).bfloat16()
+
+
+def _store_int4(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    packed = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8, device=device)
+    return packed, *_scales((n, k // GROUP), k, device)
+
+
+def _store_words(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    limits = torch.iinfo(torch.int32)
+    shape = (k // 8, n)
+    packed = torch.randint(limits.min, limits.max, shape, dtype=torch.int32, device=device)
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32, device=device)
+    return packed, *_scales((k // GROUP, n), k, device), shifts
+
+
+FORMS = {
+    "int8-after": Form(int8_after, _store_int8),
+    "int8-before": Form(int8_before, _store_int8),
+    "int4-neighbours": Form(int4_neighbours, _store_int4),
+    "int4-halves": Form(int4_halves, _store_int4),
+    "int4-words": Form(int4_words, _store_words),
+}
+
+
+def operands(form: Form, rows: int, n: int, k: int, device: str = "cpu") -> tuple[Tensor, ...]:
+    """Arguments of a form's layer: x of bf16, and random integers, scales and zero points."""
+    return torch.randn(rows, k, device=device).bfloat16(), *form.store(n, k, device)
