@@ -36,8 +36,8 @@ from tests.support.packed_weights import FORMS, Form, operands
 from tests.support.prepared_folder import offline, prepare
 from tests.support.traced_graphs import recording
 
-SHAPES = ((4096, 4096), (14336, 4096), (4096, 14336))
-"""Results n and terms k of the weights: those of an 8B Llama."""
+SHAPES = ((1024, 1024), (3072, 1024), (4096, 4096), (14336, 4096), (4096, 14336))
+"""Results n and terms k of the weights: those of BERT-large and of an 8B Llama."""
 ROWS = (1, 4, 16, 64)
 ROUNDS, CALLS = 7, 3
 _CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}

@@ -119,13 +119,18 @@ class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
     `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
-    None: the library computes all of them.
+    `integers` are those by weights of 16 bits that a model computes from integers of 8 bits,
+    `shared_integers` and `shared_integer_columns` from smaller ones that share stored integers; the
+    library's time includes a kernel that stores the weight. None: the library computes all of them.
     """
 
     wide: ProductTimes | None = None
     wide_columns: ProductTimes | None = None
     narrow: ProductTimes | None = None
     narrow_columns: ProductTimes | None = None
+    integers: ProductTimes | None = None
+    shared_integers: ProductTimes | None = None
+    shared_integer_columns: ProductTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A product of x (m, k) by a weight of n x k elements with few rows takes about as long as memory
 takes to deliver the weight. The target's facts have measured times of the library and of kernels
-for some m. Between those, a kernel is expected to take as long as for the next larger m, the
+for some m, also for weights that a model computes from integers of 8 or fewer bits. Between those, a kernel is expected to take as long as for the next larger m, the
 library as long as for the next smaller one. If only pointwise prims read the product, its kernel
 computes them, too, and the library's time includes another launch.
 
@@ -180,7 +180,7 @@ class _Chooser:
         points = following_points(self._facts, node.results[0])
         saves = bool(points) and points.isdisjoint(self._computed)
         self._computed |= points
-        return replace(_with_weight(expected, kind, product), after=saves * launch)
+        return replace(expected, after=saves * launch)
 
     def _expected_in_tiles(self, node: Node, product: Product) -> _Expected | Refused:
         """The times of a product in tiles on a processor: of rows that lie in memory as such.
@@ -294,15 +294,6 @@ def _expected_in_tiles(
     return _Expected(1.0, max(library)[1], unit="as multiples of a kernel's")
 
 
-def _with_weight(expected: _Expected, weight: TensorType, product: Product) -> _Expected:
-    """Expected times if a weight is computed: before the library by a kernel that stores it."""
-    if product.packed is None:
-        return expected
-    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
-    share = product.packed.stored_bytes / size_bytes
-    return replace(expected, library=expected.library + 1 + share)
-
-
 def _refused(found: _Expected | Refused) -> Refused | None:
     return found if isinstance(found, Refused) else None
 
@@ -312,6 +303,10 @@ def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes |
         return known.wide_columns if product.has_columns else known.wide
     if dtype not in _NARROW:
         return None
+    if product.packed is not None and product.packed.order.count == 1:
+        return None if product.has_columns else known.integers
+    if product.packed is not None:
+        return known.shared_integer_columns if product.has_columns else known.shared_integers
     return known.narrow_columns if product.has_columns else known.narrow
 
 

@@ -341,3 +341,33 @@ reduce r0 in {summed}
   %10: f16 = convert %9
   store out0[{columns}*d0 + d1] = %10
 """)
+
+
+def added(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
+    """The sum of two products of other rows by other weights."""
+    return parse_kernel(f"""\
+kernel added
+param in in0: {dtype}[{rows * summed}]
+param in in1: {dtype}[{columns * summed}]
+param in in2: {dtype}[{rows * summed}]
+param in in3: {dtype}[{columns * summed}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {dtype} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {dtype} = load in1[{summed}*d1 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: {dtype} = load in2[{summed}*d0 + r0]
+  %7: f32 = convert %6
+  %8: {dtype} = load in3[{summed}*d1 + r0]
+  %9: f32 = convert %8
+  %10: f32 = mul %7, %9
+  %11: f32 = sum %10
+  %12: f32 = add %5, %11
+  %13: {dtype} = convert %12
+  store out0[{columns}*d0 + d1] = %13
+""")

@@ -166,3 +166,18 @@ def test_a_reduction_of_single_elements_is_a_reshape() -> None:
     make = Maker()
     x = make.add_input(tensor(3, 1))
     assert _ops(make.returning(make.add("sum", x, dims=(1,)))) == ["reshape"]
+
+
+@pytest.mark.parametrize(("mask", "count"), [(15, 1), (255, 1), (256, 2)])
+def test_a_masked_integer_is_converted_once_if_the_type_between_holds_it(
+    mask: int, count: int
+) -> None:
+    """bf16 holds eight bits; models unpack weights of 4 bits so, with views between."""
+    make = Maker()
+    x = make.add_input(tensor(4, dtype=DType.I32))
+    constant = make.add("full", dtype=DType.I32, shape=sizes(4), value=mask)
+    masked = make.add("reshape", make.add("bit_and", x, constant), shape=sizes(2, 2))
+    narrow = make.add("convert", masked, dtype=DType.BF16)
+    viewed = make.add("reshape", narrow, shape=sizes(4))
+    graph = make.returning(make.add("convert", viewed, dtype=DType.F32))
+    assert _ops(graph).count("convert") == count

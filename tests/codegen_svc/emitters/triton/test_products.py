@@ -20,7 +20,7 @@ from kernelfarm.ir.contractions import Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, all_targets, target_facts
 from tests.support.goldens import assert_golden_file
-from tests.support.product_kernels import batched, gated, linear, scaled, sliced, vector
+from tests.support.product_kernels import added, batched, gated, linear, scaled, sliced, vector
 from tests.support.traffic_kernels import batch_norm_relu
 from tests.support.triton_cases import expected, interpreter_case, random_buffers
 from tests.support.triton_interpreter import run_interpreted
@@ -61,6 +61,7 @@ CASES: list[tuple[Kernel, dict[str, int], Tiling]] = [
     (linear(50, 72, 48), {}, mapped(16, 32, 16)),
     (linear(40, 24, 40, "f16"), {}, mapped(16, 32, 16, programs=2)),
     (gated(36, 40, 48, "f16"), {}, mapped(16, 16, 32, programs=3)),
+    (added(5, 40, 33), {}, tile(16, 32, 16)),
 ]
 
 
@@ -104,6 +105,15 @@ def test_products_in_tiles_are_as_exact_as_eager(rows: int) -> None:
     ours = torch.from_numpy(result[-1]).reshape(eager.shape)
     errors = [(found.double() - exact).abs().max().item() for found in (ours, eager)]
     assert errors[0] <= 1.01 * errors[1]
+
+
+def test_sums_that_are_only_added_share_an_accumulator() -> None:
+    texts = [
+        emit_triton(kernel, tile(16, 32, 16), scalar_rules(TARGET, kernel)).text
+        for kernel in (added(5, 40, 33), gated(5, 40, 33))
+    ]
+    assert [text.count("tl.zeros(") for text in texts] == [1, 2]
+    assert [text.count("tl.dot(") for text in texts] == [2, 2]
 
 
 @pytest.mark.golden
