@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, sum_of, symbol
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, sum_of, symbol
 from kernelfarm.ir.algebra.simplify import Bounds, Range, simplify
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
@@ -66,24 +66,19 @@ def packed_weight(
     parts, rest = divmod(size, facts.numel(largest).constant)
     indices = _WeightIndices(facts, weight, has_columns)
     if not rest and parts <= MAX_PARTS:
-        for order in _orders(facts, largest, parts, indices.k, has_columns=has_columns):
-            if indices.share_elements(order, largest):
+        for order in _orders(facts, largest, parts, indices.k):
+            has_rows = indices.share_elements(order, largest)
+            if has_rows is not None:
                 scale = _scale_of(facts, weight, indices, order)
-                return PackedWeight(order, stored_bytes, values, scale)
+                return PackedWeight(order, has_rows, stored_bytes, values, scale)
     return Refused("by a computed weight whose integers are stored in another order")
 
 
-def _orders(
-    facts: GraphFacts, source: int, parts: int, k: int, *, has_columns: bool
-) -> Iterator[PartOrder]:
-    """The orders in which integers may share a stored one; of bytes, those that make words first.
-
-    A weight of columns has its next stored integer in another row.
-    """
+def _orders(facts: GraphFacts, source: int, parts: int, k: int) -> Iterator[PartOrder]:
+    """The orders in which integers may share a stored one; bytes that make words come first."""
     itemsize = facts.types[source].dtype.itemsize_bytes
     in_words = _WORD_BYTES // itemsize if parts > 1 and itemsize < _WORD_BYTES else 1
-    joined = [1] if has_columns or in_words == 1 else [in_words, 1]
-    for number in joined:
+    for number in dict.fromkeys((in_words, 1)):
         if number * parts <= MAX_PARTS and k % (number * parts) == 0:
             yield PartOrder(1, number * parts)
             if parts > 1:
@@ -171,10 +166,10 @@ class _WeightIndices:
         term, row = symbol(_TERM) * step + start, symbol(_ROW)
         return (term, row) if self._has_columns else (row, term)
 
-    def share_elements(self, order: PartOrder, source: int) -> bool:
-        """True if a part's terms read a stored value in order, all parts the same elements.
+    def share_elements(self, order: PartOrder, source: int) -> bool | None:
+        """Whether terms of a part are neighbours in a stored value (true), or rows are (false).
 
-        Parts that make words read neighbours of these.
+        None if parts do not read the same elements, or bytes beside each other, in order.
         """
         joined = _WORD_BYTES // self._facts.types[source].dtype.itemsize_bytes
         bounds = self.bounds(order)
@@ -182,17 +177,18 @@ class _WeightIndices:
         for part in range(order.count):
             found = _positions(self._facts, self._weight, self.index(order, part), bounds)
             if found is None or len(found[source]) != 1:
-                return False
+                return None
             seen |= found[source]
         first = min(seen, key=lambda position: position.substitute({_TERM: 0, _ROW: 0}).constant)
         apart = [position - first for position in seen]
         if not all(each.is_constant and each.constant < joined for each in apart):
-            return False
-        steps = [first.linear_in(name) for name in (_TERM, _ROW)]
-        if any(step is None or not step[0].is_constant for step in steps):
-            return False
-        innermost = steps[1 if self._has_columns else 0]
-        return innermost is not None and innermost[0].constant == len(seen)
+            return None
+        steps = [step[0] for name in (_TERM, _ROW) if (step := first.linear_in(name))]
+        if len(steps) < 2 or not all(step.is_constant for step in steps):
+            return None
+        if steps[0].constant == len(seen):
+            return True
+        return False if steps[1] is ONE and len(seen) == 1 else None
 
 
 def _positions(

@@ -50,10 +50,12 @@ class WeightScale:
 class PackedWeight:
     """A weight that is computed from `stored_bytes` in memory; sums by it are made of parts.
 
-    `values` are those that are computed from what is stored, the weight among them.
+    If it `has_rows`, terms of a part are neighbours in memory; else results are. `values` are those
+    that are computed from what is stored, the weight among them.
     """
 
     order: PartOrder
+    has_rows: bool
     stored_bytes: int
     values: frozenset[int]
     scale: WeightScale | None = None

@@ -2,9 +2,10 @@
 
 A product of x (m, k) by a weight of n x k elements with few rows takes about as long as memory
 takes to deliver the weight. The target's facts have measured times of the library and of kernels
-for some m, also for weights that a model computes from integers of 8 or fewer bits. Between those, a kernel is expected to take as long as for the next larger m, the
-library as long as for the next smaller one. If only pointwise prims read the product, its kernel
-computes them, too, and the library's time includes another launch.
+for some m, also for weights that a model computes from integers of 8 or fewer bits. Between those,
+a kernel is expected to take as long as for the next larger m, the library as long as for the next
+smaller one. If only pointwise prims read the product, its kernel computes them, too, and the
+library's time includes another launch.
 
 Processors compute f32 products of more rows in register tiles. Their facts have the library's time
 in times of a kernel, from some m on.
@@ -131,7 +132,7 @@ class _Chooser:
         """How kernels of a target with instructions for matrices compute a product."""
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
         if found.packed is not None:
-            is_tiled = rows is not ONE or found.has_columns
+            is_tiled = rows is not ONE or not found.packed.has_rows
             ordered = self._ordered(found.x, found.packed)
             return replace(found, is_tiled=is_tiled, ordered_x=ordered)
         if rows.constant > MAX_ROWS:
@@ -304,9 +305,10 @@ def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes |
     if dtype not in _NARROW:
         return None
     if product.packed is not None and product.packed.order.count == 1:
-        return None if product.has_columns else known.integers
+        return known.integers if product.packed.has_rows else None
     if product.packed is not None:
-        return known.shared_integer_columns if product.has_columns else known.shared_integers
+        has_rows = product.packed.has_rows
+        return known.shared_integers if has_rows else known.shared_integer_columns
     return known.narrow_columns if product.has_columns else known.narrow
 
 

@@ -113,13 +113,21 @@ class _Writer(PrimsWriter):
         return self.add(node, "sum", total, dims=(0,)) if slices else total
 
     def _packed_sum(self, node: Node, product: Product, packed: PackedWeight) -> int:
-        """The sums (m, n) in f32 by a weight that is computed: of each part, or of all at once."""
+        """The sums (m, n) in f32 by a weight that is computed: of each part, or of all at once.
+
+        The weight's value is made (n, k), however it lies in memory.
+        """
         order, scale = packed.order, packed.scale
         spend(8 * order.count)
         self._order_x(node, product, order)
         weight, factor = product.weight, None
         if scale is not None and (scale.is_of_row or not product.is_tiled):
             weight, factor = (self._viewed(node, v, scale) for v in (scale.rest, scale.factor))
+        if product.has_columns:
+            product = replace(product, has_columns=False)
+            weight = self.add(node, "permute", weight, dims=(1, 0))
+            if factor is not None:
+                factor = self.add(node, "permute", factor, dims=(1, 0))
         if product.is_tiled:  # instructions for matrices take 16 bits
             dtype = self.types[product.weight].dtype
             weight = self.add(node, "convert", weight, dtype=dtype, is_cast=True)
@@ -132,8 +140,7 @@ class _Writer(PrimsWriter):
             total = self._row_sum(node, product, packed, weight, factor)
         if factor is None or scale is None or not scale.is_of_row:
             return total
-        axis = 0 if product.has_columns else 1
-        alone = self._every(node, factor, axis, 0, 1, 1)
+        alone = self._every(node, factor, 1, 0, 1, 1)
         row = self.add(node, "reshape", alone, shape=(ONE, self.types[total].shape[1]))
         spread = self.add(node, "broadcast_in_dim", row, shape=self.types[total].shape, dims=(0, 1))
         return self.add(node, "mul", total, spread)
@@ -161,13 +168,13 @@ class _Writer(PrimsWriter):
     def _parts(
         self, node: Node, product: Product, packed: PackedWeight, weight: int
     ) -> Iterator[tuple[int, int]]:
-        """The factors (m, terms) of x and (n, terms) or (terms, n) of the weight, part by part."""
-        order, axis = packed.order, 0 if product.has_columns else 1
+        """The factors (m, terms) of x and (n, terms) of the weight, part by part."""
+        order = packed.order
         rows, k = self.types[product.x].shape
         terms = k.constant // order.count
         for part in range(order.count):
             start, step = order.start_and_step(part, k.constant)
-            chosen = self._every(node, weight, axis, start, step, terms)
+            chosen = self._every(node, weight, 1, start, step, terms)
             if product.ordered_x is None:
                 yield self._every(node, product.x, 1, start, step, terms), chosen
                 continue

@@ -28,6 +28,11 @@ def int8_after(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     return functional.linear(x, weight.to(x.dtype)) * scale
 
 
+def int8_transposed(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    """As `int8_after`; the weight is transposed before it is converted."""
+    return x @ weight.t().to(x.dtype) * scale
+
+
 def int8_before(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     """Scales of rows, before the product."""
     return functional.linear(x, weight.to(x.dtype) * scale[:, None])
@@ -85,6 +90,7 @@ def _store_words(n: int, k: int, device: str) -> tuple[Tensor, ...]:
 
 FORMS = {
     "int8-after": Form(int8_after, _store_int8),
+    "int8-transposed": Form(int8_transposed, _store_int8),
     "int8-before": Form(int8_before, _store_int8),
     "int4-neighbours": Form(int4_neighbours, _store_int4),
     "int4-halves": Form(int4_halves, _store_int4),

@@ -182,6 +182,15 @@ def test_weights_of_many_operations_stay_with_the_library() -> None:
     assert "that many operations compute" in notes
 
 
+@pytest.mark.parametrize("name", ["int8-after", "int8-transposed"])
+def test_a_row_of_bytes_is_summed_however_its_view_is_written(name: str) -> None:
+    """Not in tiles: one row of x by rows of bytes is a reduction."""
+    kernel = kernel_of(name, 1)
+    assert find_contraction(kernel) is None
+    (rows,) = loads_of(kernel, packed_param(kernel))
+    assert rows.index.coefficient_of("r0").as_int() == 1
+
+
 def test_many_rows_stay_with_the_library() -> None:
     layer = FORMS["int8-after"].layer
     notes = notes_of(layer, *operands(FORMS["int8-after"], 65, 2048, 2048))
