@@ -185,7 +185,11 @@ def _frozen(
             recorded = short_trace(gm, inputs)
             convention = recorded_convention(recorded.graph)
             frozen = freeze_graph(recorded, parameters)
-    except (LongWayError, NotFrozenError) as reason:
+    except LongWayError as error:
+        counters.count(f"traced.long.{error.reason}")
+        inference = partial(_frozen_inference, compiler, parameters, len(inputs))
+        return traced(gm, inputs, compiler, inference)
+    except NotFrozenError as reason:
         warn_not_frozen(str(reason))
         return _compiled(order, example_inputs, options, None)
     counters.count("traced.short")
@@ -193,6 +197,42 @@ def _frozen(
         return callable_for(convention, compiler.of_recorded(recorded, gm))
     program = compiler.of_recorded(frozen.module, gm)
     return callable_for(convention, FrozenConstants(frozen).passed_to(program))
+
+
+def _frozen_inference(
+    compiler: _GraphCompiler,
+    parameters: Sequence[int],
+    count: int,
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+) -> BoxedFunction:
+    """The function of AOT Autograd's graph of a frozen model, which has `count` arguments.
+
+    Parameters and buffers that the graph writes, such as caches, are not frozen.
+    """
+    from kernelfarm.client.freezing.constants import (  # noqa: PLC0415
+        FrozenConstants,
+        warn_not_frozen,
+    )
+    from kernelfarm.client.freezing.frozen_graph import (  # noqa: PLC0415
+        NotFrozenError,
+        freeze_graph,
+    )
+    from kernelfarm.client.freezing.written_inputs import written_arguments  # noqa: PLC0415
+
+    if len(gm.graph.find_nodes(op="placeholder")) != count:
+        warn_not_frozen("arguments that share memory")
+        return compiler(gm, example_inputs)
+    written = written_arguments(gm.graph)
+    with unset_fake_temporarily():
+        try:
+            frozen = freeze_graph(gm, [at for at in parameters if at not in written])
+        except NotFrozenError as reason:
+            warn_not_frozen(str(reason))
+            frozen = None
+    if frozen is None:
+        return compiler(gm, example_inputs)
+    return FrozenConstants(frozen).passed_to(compiler.of_divided(frozen.module, gm))
 
 
 def preload() -> None:
@@ -254,6 +294,15 @@ class _GraphCompiler:
         """The function of a graph that was recorded from Dynamo's graph `module`."""
         facts = partial(self._recorded.facts_of_recorded, recorded.graph, module)
         return self._boxed(_Traced(recorded, _eager(module), facts, autocast_is_on()))
+
+    def of_divided(self, module: TracedModule, gm: fx.GraphModule) -> BoxedFunction:
+        """The function of a graph that was made of AOT Autograd's graph `gm`.
+
+        It has the arguments of `gm`, and more behind them.
+        """
+        with unset_fake_temporarily():
+            facts = partial(self._recorded.facts, gm)
+            return self._boxed(_Traced(module, _eager(gm), facts))
 
     def _boxed(self, traced: _Traced) -> BoxedFunction:
         is_recorded = self._options.settings.cuda_graphs

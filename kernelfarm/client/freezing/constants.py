@@ -13,7 +13,7 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.client.freezing.frozen_graph import FrozenGraph
-from kernelfarm.client.pytorch.private import _DisableAutocast
+from kernelfarm.client.pytorch.private import _DisableAutocast, mark_boxed
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 
@@ -72,6 +72,7 @@ class FrozenConstants:
             args += self.of(args)
             return program(args)
 
+        mark_boxed(run)
         return run
 
     def of(self, args: Sequence[Any]) -> list[torch.Tensor]:
