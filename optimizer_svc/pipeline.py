@@ -18,10 +18,12 @@ from kernelfarm.targets import TargetFacts
 from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
+from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
+from optimizer_svc.passes.compute_attention import compute_attention
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
@@ -59,6 +61,8 @@ class Pass:
 PASSES: tuple[Pass, ...] = (
     Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
+    Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
+    Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
@@ -87,7 +91,17 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "report-fusion",
         report_fusion,
-        ("products", "splits", "chosen", "layouts", "fusion", "built", "program", "target"),
+        (
+            "attention",
+            "products",
+            "splits",
+            "chosen",
+            "layouts",
+            "fusion",
+            "built",
+            "program",
+            "target",
+        ),
         "report",
     ),
 )

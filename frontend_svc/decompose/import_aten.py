@@ -27,6 +27,7 @@ from frontend_svc.operators import (
     text_of,
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
+from frontend_svc.operators.extern.attention import attention_scale
 from frontend_svc.operators.extern.contractions import is_unscaled_sum
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
@@ -178,11 +179,12 @@ class _Importer:
 
     def _send_whole(self, index: int, node: Node, group: ExternGroup | None, reason: str) -> None:
         """Emits an extern node, so that the framework runs the captured node."""
-        operands = [self._operand(value) for value in uses_of(node)]
+        read = [self._operand(value) for value in uses_of(node)]
         if node.op in EXTERN_CHECKS:
-            self._check_extern(node, [operand.type for operand in operands])
+            self._check_extern(node, [operand.type for operand in read])
+        operands = read
         if node.op in EXTERN_OPERANDS:
-            operands = list(EXTERN_OPERANDS[node.op](self._builder, operands))
+            operands = list(EXTERN_OPERANDS[node.op](self._builder, read))
         values = self._graph_builder.add_extern(
             node.op,
             index,
@@ -190,6 +192,7 @@ class _Importer:
             [_with_strides(tensor) for tensor in node.types],
             is_contraction=group is not None and group.is_contraction,
             is_unscaled=is_unscaled_sum(node) or None,
+            scale=attention_scale(node, read),
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):

@@ -54,6 +54,7 @@ class Rebuild:
             is_contraction=node.attr("is_contraction") is True,
             is_unscaled=node.attr("is_unscaled"),
             kernel=node.attr("kernel"),
+            scale=node.attr("scale"),
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ extents may have equal values, for which the framework has installed guards.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
@@ -349,6 +350,9 @@ def _extern(node: Node, types: Types) -> Types:
         raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
     if node.attr("is_unscaled", True) is not True:
         raise rule_broken(node, f"is_unscaled={node.attr('is_unscaled')!r}", "true, if stated")
+    scale = node.attr("scale", 1.0)
+    if not isinstance(scale, float) or not math.isfinite(scale):
+        raise rule_broken(node, f"scale={scale!r}", "a finite number of floating point, if stated")
     if (node.attr("op") == USER_KERNEL_OP) != (node.attr("kernel") is not None):
         raise rule_broken(node, f"op={node.attr('op')!r}", f"a kernel for {USER_KERNEL_OP} alone")
     if node.attr("kernel") is not None:

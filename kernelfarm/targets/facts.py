@@ -303,6 +303,8 @@ class TargetFacts:
     unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
+    `attends_one_query`: the element types of which kernels compute attention of one query for each
+    head, in place of the framework's attention.
     """
 
     name: str
@@ -312,6 +314,7 @@ class TargetFacts:
     max_sorted_elems: int | None = None
     adds_biases_apart: bool = False
     gradients_like_operands: bool = False
+    attends_one_query: tuple[str, ...] = ()
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()

@@ -13,6 +13,7 @@ from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Progra
 from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
+from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
@@ -23,6 +24,7 @@ from optimizer_svc.ir.splits import Splits
 
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
+    attention: AttentionChoice,
     products: Products,
     splits: Splits,
     chosen: Materialization,
@@ -39,6 +41,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *_counts(fusion, program),
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
+            *attention.notes,
             *products.notes,
             *splits.notes,
             *layouts.notes,

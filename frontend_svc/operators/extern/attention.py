@@ -9,7 +9,9 @@ from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import EXTERN_OPERANDS
 from frontend_svc.operators.core.values import Tensor
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Arg, Node
 
+ATTENTION = "aten.scaled_dot_product_attention.default"
 _OPERANDS_WITH_MASK = 4
 
 
@@ -27,9 +29,26 @@ def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequen
     return query, key, value, builder.where(mask, nothing, -math.inf)
 
 
+def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
+    """The factor of the scores of attention without dropout and causal mask; None for others."""
+    if node.op != ATTENTION or not operands or not operands[0].shape:
+        return None
+    if _argument(node, 4, "dropout_p", 0.0) != 0 or _argument(node, 5, "is_causal", False):
+        return None
+    scale, width = node.attr("scale"), operands[0].shape[-1]
+    if scale is None and width.is_constant and width.constant > 0:
+        return float(width.constant) ** -0.5
+    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
+    return float(scale) if is_number and math.isfinite(scale) else None
+
+
+def _argument(node: Node, position: int, name: str, default: Arg) -> Arg:
+    return node.args[position] if position < len(node.args) else node.attr(name, default)
+
+
 EXTERN_OPERANDS.update(
     {
-        "aten.scaled_dot_product_attention.default": with_added_mask,
+        ATTENTION: with_added_mask,
         "kernelfarm.attention_saving.default": with_added_mask,
     }
 )

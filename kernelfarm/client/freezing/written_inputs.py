@@ -15,12 +15,16 @@ def written_arguments(graph: fx.Graph) -> frozenset[int]:
     arguments = {node: at for at, node in enumerate(graph.find_nodes(op="placeholder"))}
     written: set[int] = set()
     for node in graph.nodes:
-        for value in _written_values(node):
-            while value not in arguments and is_view(value) and value.all_input_nodes:
-                value = value.all_input_nodes[0]
-            if value in arguments:
-                written.add(arguments[value])
+        bases = map(_base_of, _written_values(node))
+        written.update(arguments[base] for base in bases if base in arguments)
     return frozenset(written)
+
+
+def _base_of(value: fx.Node) -> fx.Node:
+    """The value that a chain of views starts from."""
+    while is_view(value) and value.all_input_nodes:
+        value = value.all_input_nodes[0]
+    return value
 
 
 def _written_values(node: fx.Node) -> list[fx.Node]:
