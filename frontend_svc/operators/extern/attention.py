@@ -13,6 +13,8 @@ from kernelfarm.ir.graph_ir import Arg, Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 _OPERANDS_WITH_MASK = 4
+_LARGEST_SCALE = 1e30
+"""A larger factor is no scale of scores in f32; the framework computes what it makes of it."""
 
 
 def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -37,9 +39,10 @@ def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
         return None
     scale, width = node.attr("scale"), operands[0].shape[-1]
     if scale is None and width.is_constant and width.constant > 0:
-        return float(width.constant) ** -0.5
-    is_number = isinstance(scale, int | float) and not isinstance(scale, bool)
-    return float(scale) if is_number and math.isfinite(scale) else None
+        return 1 / math.sqrt(width.constant)
+    if not isinstance(scale, int | float) or isinstance(scale, bool):
+        return None
+    return float(scale) if abs(scale) < _LARGEST_SCALE else None
 
 
 def _argument(node: Node, position: int, name: str, default: Arg) -> Arg:
