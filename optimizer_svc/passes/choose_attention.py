@@ -12,27 +12,34 @@ from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.attention import AttentionChoice
 
-ATTENTION = "aten.scaled_dot_product_attention.default"
+ATTENTION = (
+    "aten.scaled_dot_product_attention.default",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default",
+)
+"""The second one also returns log-sum-exps, for gradients."""
 _AXES = 4
 
 
 def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
-    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == ATTENTION]
+    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
     if not nodes or not target.attends_one_query:
         return AttentionChoice(frozenset())
     facts = graph_facts(graph)
+    read = facts.consumers.keys() | set(outputs_read(graph))
     chosen: list[int] = []
     refused: Counter[str] = Counter()
     for node in nodes:
         spend(8)
         verdict = _refused(facts, node, target)
+        if verdict is None and not read.isdisjoint(node.results[1:]):
+            verdict = Refused("whose log-sum-exps are read")
         if verdict is None:
-            chosen += node.results
+            chosen.append(node.results[0])
         else:
             refused[verdict.reason] += 1
     notes = [f"attention: {len(chosen)} of one query by kernels"] if chosen else []
@@ -60,7 +67,7 @@ def _refused(facts: GraphFacts, node: Node, target: TargetFacts) -> Refused | No
 
 def _is_attention(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
     """True if operands and result have the shapes of attention: the graph came from outside."""
-    if len(kinds) not in (3, 4) or len(results) != 1:
+    if len(kinds) not in (3, 4) or not results:
         return False
     query, key, value = kinds[:3]
     if any(kind.rank != _AXES for kind in (query, key, value)):

@@ -30,7 +30,8 @@ def compute_attention(graph: Graph, attention: AttentionChoice) -> Graph:
         if attention.results.isdisjoint(node.results):
             writer.nodes.append(node)
         else:
-            writer.compute(node)
+            alone = replace(node, results=node.results[:1], types=node.types[:1])
+            writer.compute(alone)
     return replace(graph, nodes=tuple(writer.nodes))
 
 

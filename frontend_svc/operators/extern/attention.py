@@ -12,6 +12,9 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Arg, Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
+FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+_DROPOUT_AT = {ATTENTION: 4, FLASH_ATTENTION: 3}
+"""The position of the dropout among an operator's arguments, behind which is the causal mask."""
 _OPERANDS_WITH_MASK = 4
 _LARGEST_SCALE = 1e30
 """A larger factor is no scale of scores in f32; the framework computes what it makes of it."""
@@ -33,9 +36,13 @@ def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequen
 
 def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
     """The factor of the scores of attention without dropout and causal mask; None for others."""
-    if node.op != ATTENTION or not operands or not operands[0].shape:
+    first = _DROPOUT_AT.get(node.op)
+    if first is None or not operands or not operands[0].shape:
         return None
-    if _argument(node, 4, "dropout_p", 0.0) != 0 or _argument(node, 5, "is_causal", False):
+    drops, is_causal = (
+        _argument(node, first + at, name, 0) for at, name in enumerate(("dropout_p", "is_causal"))
+    )
+    if drops != 0 or is_causal != 0:
         return None
     scale, width = node.attr("scale"), operands[0].shape[-1]
     if scale is None and width.is_constant and width.constant > 0:
