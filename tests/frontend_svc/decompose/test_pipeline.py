@@ -49,3 +49,28 @@ def test_a_sum_of_a_product_says_that_it_scales_nothing(
     node = replace(graph.nodes[0], attrs=normal_attrs(dict(scales)))
     (lowered,) = decompose_to_prims(replace(graph, nodes=(node,))).graph.nodes
     assert lowered.attr("is_unscaled") is is_unscaled
+
+
+@pytest.mark.parametrize(
+    ("stated", "scale"),
+    [
+        ({}, 0.25),
+        ({"scale": 0.5}, 0.5),
+        ({"scale": 2}, 2.0),
+        ({"scale": 10**400}, None),
+        ({"scale": float("nan")}, None),
+        ({"dropout_p": 0.1}, None),
+        ({"is_causal": True}, None),
+    ],
+)
+def test_attention_says_how_it_scales_its_scores(
+    stated: dict[str, float], scale: float | None
+) -> None:
+    """Unless it has dropout or a causal mask; a scale comes from outside and may be anything."""
+    heads = tensor(1, 2, 1, 16)
+    args = [Ref(0), Ref(1), Ref(2)]
+    op = "aten.scaled_dot_product_attention.default"
+    graph = one_node_graph(op, [heads] * 3, args, heads)
+    node = replace(graph.nodes[0], attrs=normal_attrs(dict(stated)))
+    (lowered,) = decompose_to_prims(replace(graph, nodes=(node,))).graph.nodes
+    assert lowered.attr("scale") == scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -57,19 +58,62 @@ def test_the_option_is_true_or_false(endpoint: str) -> None:
     )
 
 
+class Decoder(nn.Module):
+    """A layer that writes what it saw into a buffer, as models write caches of keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(64, 96), nn.Linear(96, 64)
+        self.register_buffer("seen", torch.zeros(4, 3, 96))
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        self.seen.index_copy_(0, position, self.inner(x).relu()[None])
+        return self.outer(self.seen.sum(0))
+
+
+def test_a_model_that_writes_a_cache_is_frozen_without_the_cache(endpoint: str) -> None:
+    model = Decoder().eval()
+    fast, folded = compiled(copy.deepcopy(model)), counters.snapshot().get("frozen.folded", 0)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FrozenWarning)
+        for position in range(4):
+            args = (torch.randn(3, 64), torch.tensor([position]))
+            torch.testing.assert_close(fast(*args), model(*args))
+    assert counters.snapshot()["frozen.folded"] == folded + 1
+
+
+def test_parameters_of_a_model_with_a_cache_may_change_all_the_same(endpoint: str) -> None:
+    model = Decoder().eval()
+    fast, args = compiled(model), (torch.randn(3, 64), torch.tensor([0]))
+    with torch.no_grad():
+        fast(*args)
+        model.outer.weight.mul_(2)
+        with pytest.warns(FrozenWarning, match="have changed"):
+            ours = fast(*args)
+        torch.testing.assert_close(ours, model(*args))
+
+
 def test_a_graph_that_is_not_frozen_runs_with_a_warning(endpoint: str) -> None:
-    class Counting(nn.Module):
+    """Views that share memory, one of which is written, are one argument of the traced graph."""
+
+    def write(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        y.add_(1)
+        return x @ weight
+
+    class Writing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.register_buffer("calls", torch.zeros(2))
+            self.weight = nn.Parameter(torch.randn(64, 96))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
-            return x + self.calls
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return write(x, y, self.weight)
 
-    fast, x = compiled(Counting()), torch.zeros(2)
-    with torch.no_grad(), pytest.warns(FrozenWarning, match="an input that is written"):
-        assert [fast(x)[0].item() for _ in range(2)] == [1, 2]
+    model, memory = Writing().eval(), torch.randn(6, 64)
+    fast = compiled(model)
+    with torch.no_grad(), pytest.warns(FrozenWarning, match="share memory"):
+        ours = fast(memory[:4], memory[2:])
+        memory[2:].sub_(1)
+        torch.testing.assert_close(ours, model(memory[:4], memory[2:]))
 
 
 def test_the_farm_compiles_a_frozen_model_and_other_weights_use_its_program(

@@ -1,0 +1,184 @@
+"""Attention of one query for each head, which kernels compute on some processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from optimizer_svc.passes.choose_attention import choose_attention
+from optimizer_svc.pipeline import optimize
+from tests.support.compiled_kernels import run_targets
+from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.traced_graphs import capturing
+
+B, H, KEYS, WIDTH = 2, 6, 37, 16
+TYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-22}
+
+
+def attending(name: str) -> TargetFacts:
+    return replace(target_facts(name), attends_one_query=("bf16", "f16", "f32"))
+
+
+def heads(
+    dtype: torch.dtype, *, queries: int = 1, groups: int = 2, value_width: int = WIDTH
+) -> tuple[Tensor, Tensor, Tensor]:
+    shapes = (
+        (B, H, queries, WIDTH),
+        (B, groups, KEYS, WIDTH),
+        (B, groups, KEYS, value_width),
+    )
+    query, key, value = (torch.randn(shape).to(dtype) for shape in shapes)
+    return query, key, value
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how: Any) -> Tensor:
+    """Attention whose layout no one sees."""
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, enable_gqa=True, **how
+    )
+    return found.transpose(1, 2).flatten(2) + 0
+
+
+def run(
+    facts: TargetFacts, counts: Counts, function: Callable[..., Tensor], *args: Any
+) -> tuple[Tensor, Graph]:
+    """The result of a function by the programs of a target, and its graph as prims."""
+    graphs: list[Graph] = []
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        graphs.append(decompose_to_prims(captured.graph).graph)
+        program = compile_here(captured, counts, facts)
+        return lambda *given: program(list(given))
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = torch.compile(function, backend=capturing(compiled), dynamic=False)(*args)
+    (graph,) = graphs
+    return result, graph
+
+
+def masks() -> dict[str, Tensor | None]:
+    seen = torch.arange(KEYS) < 20
+    added = torch.randn(B, 1, 1, KEYS)
+    return {
+        "none": None,
+        "bool": seen.expand(B, 1, 1, KEYS),
+        "of keys": seen[None],
+        "added": added,
+        "of heads": torch.randn(1, H, 1, KEYS),
+        "of one batch": torch.where(seen, 0.0, -torch.inf)[None, None, None],
+    }
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", masks())
+def test_one_query_is_attended_as_exactly_as_by_the_framework(
+    target: str, dtype: torch.dtype, name: str
+) -> None:
+    torch.manual_seed(0)
+    mask = masks()[name]
+    mask = mask if mask is None or mask.dtype is torch.bool else mask.to(dtype)
+    args = heads(dtype)
+    counts = Counts()
+    ours, _ = run(attending(target), counts, attend, *args, mask)
+    assert not counts.externs
+    wide = mask if mask is None or mask.dtype is torch.bool else mask.double()
+    exact = attend(*(a.double() for a in args), wide)
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, attend(*args, mask))]
+    assert errors[0] <= max(4 * errors[1], TYPES[dtype])
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("groups", [1, 3, 6])
+def test_heads_may_share_keys_and_values_of_another_width(target: str, groups: int) -> None:
+    torch.manual_seed(groups)
+    args = heads(torch.float32, groups=groups, value_width=24)
+    counts = Counts()
+    ours, _ = run(attending(target), counts, attend, *args, None)
+    assert not counts.externs
+    torch.testing.assert_close(ours, attend(*args, None))
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_a_query_that_sees_no_key_has_zeros(target: str) -> None:
+    args, counts = heads(torch.float32), Counts()
+    mask = torch.ones(B, 1, 1, KEYS, dtype=torch.bool)
+    mask[1] = False
+    ours, _ = run(attending(target), counts, attend, *args, mask)
+    assert not counts.externs
+    assert not ours[1].any()
+    torch.testing.assert_close(ours, attend(*args, mask))
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_a_stated_scale_multiplies_the_scores(target: str) -> None:
+    args, counts = heads(torch.float32), Counts()
+    ours, graph = run(
+        attending(target), counts, lambda *given: attend(*given, None, scale=0.3), *args
+    )
+    assert not counts.externs
+    assert [node.attr("scale") for node in graph.nodes if node.op == "extern"] == [0.3]
+    torch.testing.assert_close(ours, attend(*args, None, scale=0.3))
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_a_returned_result_has_the_layout_of_the_framework_s(target: str) -> None:
+    """Its graph has the framework's own operator for processors."""
+    args, counts = heads(torch.float32, groups=H), Counts()
+
+    def function(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    ours, graph = run(attending(target), counts, function, *args)
+    assert "flash_attention_for_cpu" in str([node.attr("op") for node in graph.nodes])
+    assert not counts.externs
+    eager = function(*args)
+    assert ours.stride() == eager.stride()
+    torch.testing.assert_close(ours, eager)
+
+
+REFUSED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], dict[str, Any]]] = {
+    "of several queries": (lambda: heads(torch.float32, queries=2), {}),
+    "it has dropout, a causal mask": (lambda: heads(torch.float32), {"is_causal": True}),
+    "of f64, for which kernels were not timed": (lambda: heads(torch.float64), {}),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_other_attention_stays_with_the_framework(reason: str) -> None:
+    make, how = REFUSED[reason]
+    (target, *_) = (name for name in all_targets() if name.startswith("cpu:x86"))
+    graphs: list[Graph] = []
+
+    def compiled(captured: CapturedGraph, gm: fx.GraphModule) -> Callable[..., object]:
+        graphs.append(decompose_to_prims(captured.graph).graph)
+        return gm.forward
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(
+            lambda *given: attend(*given, None, **how), backend=capturing(compiled), dynamic=False
+        )(*make())
+    found = choose_attention(graphs[0], attending(target))
+    assert not found.results
+    assert reason in "\n".join(found.notes)
+
+
+def test_targets_that_were_not_measured_leave_attention_to_the_framework() -> None:
+    _, graph = run(attending("cpu:x86-64-v3"), Counts(), attend, *heads(torch.bfloat16), None)
+    for name, facts in all_targets().items():
+        is_measured = name.endswith("-amd")
+        assert bool(choose_attention(graph, facts).results) is is_measured
+    report = dict(optimize(graph, target_facts("cpu:x86-64-v4-amd")).stages)["report"]
+    assert "attention: 1 of one query by kernels" in report
