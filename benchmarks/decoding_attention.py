@@ -1,0 +1,221 @@
+"""Attention of one query for each head: kernels beside the framework's, as in decoding.
+
+On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU, `build` compiles by a farm
+into a folder, without a GPU; `run` needs that folder and a GPU, but no farm. Arms take turns. On a
+GPU each is a replay of a CUDA graph in which copies of keys and values take turns, so that they
+come from memory.
+
+Usage: python -m benchmarks.decoding_attention cpu [--threads N ...] [--types T ...]
+       python -m benchmarks.decoding_attention build FOLDER [--target T] [--types T ...]
+       python -m benchmarks.decoding_attention run FOLDER [--types T ...] [--no-inductor]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.products import Layer, rotated
+from benchmarks.timing import Call, median_ms, replayed
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.graph_ir import Graph
+from tests.support.farm import running_farm
+from tests.support.prepared_folder import offline, prepare
+from tests.support.traced_graphs import recording
+
+ROUNDS, CALLS = 7, 3
+_COLD_BYTES = 160 << 20
+_MAX_COPIES = 16
+_STRICT = {"mode": "strict", "timeout_s": 60.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Queries (batch, heads, 1, width), keys and values (batch, groups, keys, width), a mask."""
+
+    batch: int
+    heads: int
+    groups: int
+    keys: int
+    width: int
+
+    def __str__(self) -> str:
+        heads = f"{self.heads} heads of {self.width}, {self.groups} of keys"
+        return f"batch {self.batch}, {heads}, {self.keys} keys"
+
+    def operands(self, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+        """A query, keys and values, and a mask that hides the last quarter of the keys."""
+        query = torch.randn(self.batch, self.heads, 1, self.width, device=device)
+        shape = (self.batch, self.groups, self.keys, self.width)
+        key, value = torch.randn(shape, device=device), torch.randn(shape, device=device)
+        mask = torch.zeros(self.batch, 1, 1, self.keys, device=device)
+        mask[..., 3 * self.keys // 4 :] = -torch.inf
+        query, key, value, mask = (t.to(dtype) for t in (query, key, value, mask))
+        return query, key, value, mask
+
+
+CPU_CASES = (
+    Case(1, 12, 12, 64, 64),
+    Case(1, 12, 12, 512, 64),
+    Case(8, 12, 12, 512, 64),
+    Case(1, 16, 4, 512, 64),
+    Case(8, 16, 4, 512, 64),
+    Case(1, 32, 8, 2048, 128),
+    Case(4, 32, 8, 2048, 128),
+    Case(1, 8, 1, 4096, 256),
+)
+GPU_CASES = (
+    Case(1, 32, 8, 512, 128),
+    Case(1, 32, 8, 4096, 128),
+    Case(1, 32, 8, 16384, 128),
+    Case(1, 32, 32, 16384, 128),
+    Case(8, 32, 8, 4096, 128),
+    Case(64, 32, 8, 1024, 128),
+)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """What a layer does: its next product reads the heads beside each other."""
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return found.transpose(1, 2).flatten(2) + 0
+
+
+def main() -> int:
+    options = _options()
+    warnings.simplefilter("ignore")
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    with torch._dynamo.config.patch(limits), torch.no_grad():
+        commands = {"cpu": _on_cpu, "build": _build, "run": _run}
+        return commands[options.command](options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("cpu", "build", "run"))
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
+    parser.add_argument("--types", nargs="*")
+    parser.add_argument("--no-inductor", action="store_true")
+    return parser.parse_args()
+
+
+def _types(options: argparse.Namespace, usual: tuple[str, ...]) -> list[torch.dtype]:
+    return [getattr(torch, name) for name in options.types or usual]
+
+
+def _compiled(backend: Any, options: Any = None) -> Layer:
+    torch._dynamo.reset()
+    compiled: Layer = torch.compile(attend, backend=backend, dynamic=False, options=options)
+    return compiled
+
+
+def _on_cpu(options: argparse.Namespace) -> int:
+    print("threads, type, case: milliseconds of the framework; ours / framework; errors of both")
+    with running_farm(vendors="cpu") as farm:
+        os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            for dtype in _types(options, ("bfloat16", "float16", "float32")):
+                for case in CPU_CASES:
+                    operands = case.operands(dtype, "cpu")
+                    layers = {"framework": attend, "ours": _compiled("kernelfarm", _STRICT)}
+                    errors = _errors(layers, operands)
+                    calls = {arm: _call(layer, operands) for arm, layer in layers.items()}
+                    times = median_ms(calls, "cpu", rounds=ROUNDS, calls=CALLS)
+                    ratio = times["ours"] / times["framework"]
+                    name = str(dtype).removeprefix("torch.")
+                    print(
+                        f"{threads} {name:<9}{case!s:<48}{times['framework']:8.3f} {ratio:6.2f}"
+                        f"  {errors['ours']:.1e} {errors['framework']:.1e}",
+                        flush=True,
+                    )
+    return 0
+
+
+def _errors(layers: dict[str, Layer], operands: tuple[Tensor, ...]) -> dict[str, float]:
+    exact = attend(*(operand.double() for operand in operands))
+    return {
+        arm: (layer(*operands).double() - exact).abs().max().item() for arm, layer in layers.items()
+    }
+
+
+def _call(layer: Layer, operands: tuple[Tensor, ...]) -> Call:
+    return lambda: layer(*operands)
+
+
+def _build(options: argparse.Namespace) -> int:
+    """Fills the folder; the exit status is 1 if a program did not compile."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    prepared = prepare(_captured(options), options.folder, options.target, {})
+    for name, failure in prepared.failures.items():
+        print(f"{name}: {failure}")
+    return 1 if prepared.failures else 0
+
+
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for dtype in _types(options, ("bfloat16",)):
+        for case in GPU_CASES:
+            found: list[CapturedGraph] = []
+            _compiled(recording(found, runs=False))(*case.operands(dtype, "cpu"))
+            yield f"{dtype} {case}", [captured.graph for captured in found]
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("case: microseconds of eager; GB/s of ours; eager / arm; errors of ours and eager")
+    failures = 0
+    with offline(options.folder):
+        for dtype in _types(options, ("bfloat16",)):
+            for case in GPU_CASES:
+                try:
+                    print(_line(case, dtype, with_inductor=not options.no_inductor), flush=True)
+                except Exception as error:  # a case that fails is one row of the table
+                    failures += 1
+                    text = "".join(traceback.format_exception_only(error)).strip()
+                    print(f"{case}: FAILED {text[:400]}", flush=True)
+    return 1 if failures else 0
+
+
+def _line(case: Case, dtype: torch.dtype, *, with_inductor: bool) -> str:
+    torch.manual_seed(0)
+    copies = [case.operands(dtype, "cuda")]
+    size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in copies[0])
+    count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
+    copies += [case.operands(dtype, "cuda") for _ in range(count - 1)]
+    layers = {"eager": attend, "ours": _compiled("kernelfarm", {**_STRICT, "timeout_s": 2.0})}
+    layers["ours"](*copies[0])
+    if with_inductor:
+        layers["inductor"] = _compiled("inductor")
+        layers["inductor"](*copies[0])
+    errors = _errors({arm: layers[arm] for arm in ("ours", "eager")}, copies[0])
+    calls = {arm: replayed(rotated(layer, copies)) for arm, layer in layers.items()}
+    times = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+    each_us = {arm: 1e3 * ms / count for arm, ms in times.items()}
+    ratios = " ".join(
+        f"{arm} {each_us['eager'] / us:5.2f}" for arm, us in each_us.items() if arm != "eager"
+    )
+    rate = size_bytes / each_us["ours"] / 1e3
+    return (
+        f"{case!s:<50} {each_us['eager']:8.2f} us {rate:6.0f} GB/s  {ratios}"
+        f"  {errors['ours']:.1e} {errors['eager']:.1e}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
