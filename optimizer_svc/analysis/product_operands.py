@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
-from optimizer_svc.analysis.packed_weights import packed_weight
+from optimizer_svc.analysis.integer_weights import integer_weight
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import PackedWeight, Product
+from optimizer_svc.ir.products import IntegerWeight, Product
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 _TRANSPOSED = (1, 0)
@@ -35,20 +35,20 @@ def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> 
     if facts.is_storage(weight):
         is_contiguous = kind.strides == contiguous_strides(kind.shape)
         return product if is_contiguous else Refused("by a matrix that is no contiguous weight")
-    packed = _packed(facts, node, right, returned)
-    return packed if isinstance(packed, Refused) else replace(product, packed=packed)
+    integers = _integers(facts, node, right, returned)
+    return integers if isinstance(integers, Refused) else replace(product, integers=integers)
 
 
-def _packed(
+def _integers(
     facts: GraphFacts, node: Node, right: int, returned: frozenset[int]
-) -> PackedWeight | Refused:
+) -> IntegerWeight | Refused:
     """The form of a weight that prims compute for a product alone."""
     weight, has_columns = _weight_of(facts, right)
     at = facts.positions[node.results[0]]
     if facts.consumers[right] != (at,):
         return Refused("by a computed weight that others read")
     readers = {at} if weight == right else {at, facts.positions[right]}
-    return packed_weight(facts, weight, frozenset(readers), returned, has_columns=has_columns)
+    return integer_weight(facts, weight, frozenset(readers), returned, has_columns=has_columns)
 
 
 def _weight_of(facts: GraphFacts, right: int) -> tuple[int, bool]:

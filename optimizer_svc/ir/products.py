@@ -47,7 +47,7 @@ class WeightScale:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedWeight:
+class IntegerWeight:
     """A weight that is computed from `stored_bytes` in memory; sums by it are made of parts.
 
     If it `has_rows`, terms of a part are neighbours in memory; else results are. `values` are those
@@ -68,7 +68,7 @@ class Product:
     With `has_columns`, the weight's columns are contiguous in memory: its value is (k, n), not
     (n, k). The sums are computed in `slices`, which a second kernel adds in order. If it
     `is_tiled`, one sum over all rows is computed in tiles by the code generator; else each row has
-    a sum of its own. If the weight is `packed`, the kernel computes it. If parts have steps, they
+    a sum of its own. A kernel computes a weight of `integers`. If parts have steps, they
     read x in their order, which is the value `ordered_x`, of shape (spans, step, m, k / parts).
 
     Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
@@ -80,7 +80,7 @@ class Product:
     has_columns: bool = False
     slices: int = 1
     is_tiled: bool = False
-    packed: PackedWeight | None = None
+    integers: IntegerWeight | None = None
     ordered_x: int | None = None
 
 
@@ -105,14 +105,14 @@ class Products:
 
     @property
     def ordered(self) -> frozenset[int]:
-        """The values that have x in the order of a packed weight's parts."""
+        """The values that have x in the order of the parts of a weight of integers."""
         found = (product.ordered_x for product in self.by_result.values())
         return frozenset(value for value in found if value is not None)
 
     @property
-    def packed(self) -> tuple[int, ...]:
+    def by_integers(self) -> tuple[int, ...]:
         """The products whose weights are computed by their kernels, by results, in order."""
-        return tuple(result for result, product in self.by_result.items() if product.packed)
+        return tuple(result for result, product in self.by_result.items() if product.integers)
 
     def are_in_tiles(self, kernel: Kernel) -> bool:
         """True if the code generator computes a kernel's sums in tiles."""

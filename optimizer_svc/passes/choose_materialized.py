@@ -286,7 +286,7 @@ def _computed_weights(
     A program computes an element once for all rows of its tile, so none of them is repeated.
     """
     found: set[int] = set()
-    results = (facts.producers[value] for value in products.packed if value in facts.producers)
+    results = (facts.producers[value] for value in products.by_integers if value in facts.producers)
     pending = [value for node in results for value in operands(node)]
     while pending:
         value = pending.pop()

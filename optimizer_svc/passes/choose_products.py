@@ -29,7 +29,7 @@ from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, outputs_
 from optimizer_svc.analysis.product_operands import BIASED_PRODUCT, PRODUCT, product_of_node
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import NO_PRODUCTS, PackedWeight, PartOrder, Product, Products
+from optimizer_svc.ir.products import NO_PRODUCTS, IntegerWeight, PartOrder, Product, Products
 
 MAX_ROWS = 64
 """With more rows, the instructions for matrices limit a product, and not memory."""
@@ -120,7 +120,7 @@ class _Chooser:
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
-        if found.packed is not None and self._target.gpu is None:
+        if found.integers is not None and self._target.gpu is None:
             refused = refused or Refused("by a weight that the model computes")
         elif not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
@@ -131,21 +131,21 @@ class _Chooser:
     def _in_kernels(self, found: Product, rows: Expr, kind: TensorType) -> Product:
         """How kernels of a target with instructions for matrices compute a product."""
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
-        if found.packed is not None:
-            is_tiled = rows is not ONE or not found.packed.has_rows
-            ordered = self._ordered(found.x, found.packed)
+        if found.integers is not None:
+            is_tiled = rows is not ONE or not found.integers.has_rows
+            ordered = self._ordered(found.x, found.integers)
             return replace(found, is_tiled=is_tiled, ordered_x=ordered)
         if rows.constant > MAX_ROWS:
             return replace(found, is_tiled=True)
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices, is_tiled=rows is not ONE)
 
-    def _ordered(self, x: int, packed: PackedWeight) -> int | None:
-        """The number of the value that has x in the order of a packed weight's parts."""
-        if packed.order.step == 1:
+    def _ordered(self, x: int, integers: IntegerWeight) -> int | None:
+        """The number of the value that has x in the order of the parts of a weight of integers."""
+        if integers.order.step == 1:
             return None
         number = self._first_new + len(self._ordered_x)
-        return self._ordered_x.setdefault((x, packed.order), number)
+        return self._ordered_x.setdefault((x, integers.order), number)
 
     def _by_processor(
         self, node: Node, found: Product, by_rows: Refused | None
@@ -304,10 +304,10 @@ def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes |
         return known.wide_columns if product.has_columns else known.wide
     if dtype not in _NARROW:
         return None
-    if product.packed is not None and product.packed.order.count == 1:
-        return known.integers if product.packed.has_rows else None
-    if product.packed is not None:
-        has_rows = product.packed.has_rows
+    if product.integers is not None and product.integers.order.count == 1:
+        return known.integers if product.integers.has_rows else None
+    if product.integers is not None:
+        has_rows = product.integers.has_rows
         return known.shared_integers if has_rows else known.shared_integer_columns
     return known.narrow_columns if product.has_columns else known.narrow
 

@@ -11,6 +11,10 @@ Sums in slices are added by a second sum, which another kernel computes, in orde
 
     extern mm(x, permute(w))  ->  sum(sum(x over (s, m, -, k/s) * w over (s, -, n, k/s); k/s); s)
 
+A weight that the model computes from integers becomes part of the sums, which then have parts:
+
+    extern mm(x, integers * scale)  ->  sum(x over part 0 * integers over part 0 + ...; t) * scale
+
 If x has one row or results are computed in tiles, what reads the product is fused with it. Products
 of 16 bits and their biases are summed in f32 and rounded once, as in the library.
 """
@@ -27,7 +31,7 @@ from kernelfarm.ir.prims import PRIMS
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.ir.prims_writer import PrimsWriter
-from optimizer_svc.ir.products import PackedWeight, PartOrder, Product, Products, WeightScale
+from optimizer_svc.ir.products import IntegerWeight, PartOrder, Product, Products, WeightScale
 
 
 def compute_products(graph: Graph, products: Products) -> Graph:
@@ -40,7 +44,7 @@ def compute_products(graph: Graph, products: Products) -> Graph:
         product = products.by_result.get(node.results[0]) if node.results else None
         if product is None:
             writer.nodes.append(node)
-        elif product.is_tiled or product.packed is not None:
+        elif product.is_tiled or product.integers is not None:
             writer.compute_at_once(node, product)
         else:
             writer.compute(node, product)
@@ -78,10 +82,10 @@ class _Writer(PrimsWriter):
         """Appends a product as sums over rows and columns: one, slices, or parts."""
         (result,) = node.types
         spend(8)
-        if product.packed is None:
+        if product.integers is None:
             total = self._tiled_sum(node, product, product.x, product.weight)
         else:
-            total = self._packed_sum(node, product, product.packed)
+            total = self._integer_sum(node, product, product.integers)
         if product.bias is not None:
             bias = self._converted(node, product.bias, DType.F32)
             spread = self.add(node, "broadcast_in_dim", bias, shape=result.shape, dims=(1,))
@@ -112,12 +116,12 @@ class _Writer(PrimsWriter):
         total = self.add(node, "sum", self.add(node, "mul", *terms), dims=(at + 2,))
         return self.add(node, "sum", total, dims=(0,)) if slices else total
 
-    def _packed_sum(self, node: Node, product: Product, packed: PackedWeight) -> int:
+    def _integer_sum(self, node: Node, product: Product, integers: IntegerWeight) -> int:
         """The sums (m, n) in f32 by a weight that is computed: of each part, or of all at once.
 
         The weight's value is made (n, k), however it lies in memory.
         """
-        order, scale = packed.order, packed.scale
+        order, scale = integers.order, integers.scale
         spend(8 * order.count)
         self._order_x(node, product, order)
         weight, factor = product.weight, None
@@ -133,11 +137,11 @@ class _Writer(PrimsWriter):
             weight = self.add(node, "convert", weight, dtype=dtype, is_cast=True)
             sums = [
                 self._tiled_sum(node, product, x, part)
-                for x, part in self._parts(node, product, packed, weight)
+                for x, part in self._parts(node, product, integers, weight)
             ]
             total = self._added(node, sums)
         else:
-            total = self._row_sum(node, product, packed, weight, factor)
+            total = self._row_sum(node, product, integers, weight, factor)
         if factor is None or scale is None or not scale.is_of_row:
             return total
         alone = self._every(node, factor, 1, 0, 1, 1)
@@ -146,30 +150,30 @@ class _Writer(PrimsWriter):
         return self.add(node, "mul", total, spread)
 
     def _row_sum(
-        self, node: Node, product: Product, packed: PackedWeight, weight: int, factor: int | None
+        self, node: Node, product: Product, integers: IntegerWeight, weight: int, factor: int | None
     ) -> int:
         """The sums (1, n) of one row: the terms of all parts are added, scaled and summed."""
         terms = []
-        for x, part in self._parts(node, product, packed, weight):
+        for x, part in self._parts(node, product, integers, weight):
             row = self._converted(node, x, DType.F32)
             wide = self._converted(node, part, DType.F32)
             shape = self.types[wide].shape
             spread = self.add(node, "broadcast_in_dim", row, shape=shape, dims=(0, 1))
             terms.append(self.add(node, "mul", spread, wide))
         total = self._added(node, terms)
-        if factor is not None and packed.scale is not None and not packed.scale.is_of_row:
+        if factor is not None and integers.scale is not None and not integers.scale.is_of_row:
             (_, n_terms) = self.types[total].shape
-            start, step = packed.order.start_and_step(0, self.types[factor].shape[1].constant)
+            start, step = integers.order.start_and_step(0, self.types[factor].shape[1].constant)
             alone = self._every(node, factor, 1, start, step, n_terms.constant)
             total = self.add(node, "mul", total, alone)
         total = self.add(node, "sum", total, dims=(1,))
         return self.add(node, "reshape", total, shape=(ONE, *self.types[total].shape))
 
     def _parts(
-        self, node: Node, product: Product, packed: PackedWeight, weight: int
+        self, node: Node, product: Product, integers: IntegerWeight, weight: int
     ) -> Iterator[tuple[int, int]]:
         """The factors (m, terms) of x and (n, terms) of the weight, part by part."""
-        order = packed.order
+        order = integers.order
         rows, k = self.types[product.x].shape
         terms = k.constant // order.count
         for part in range(order.count):

@@ -22,7 +22,7 @@ from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.pipeline import optimize
-from tests.support.packed_weights import FORMS, GROUP, operands
+from tests.support.integer_weights import FORMS, GROUP, operands
 from tests.support.single_operator import to_numpy
 from tests.support.traced_graphs import capturing, traced_one
 

@@ -23,7 +23,7 @@ from optimizer_svc.analysis.cat_pieces import pieces_within
 from optimizer_svc.analysis.graph_facts import GraphFacts, int_attr, operands
 from optimizer_svc.analysis.index_maps import Index, operand_index
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import PackedWeight, PartOrder, WeightScale
+from optimizer_svc.ir.products import IntegerWeight, PartOrder, WeightScale
 
 MAX_VALUES = 64
 """The most values between what is stored and a weight."""
@@ -38,14 +38,14 @@ _NARROW_FLOATS = (DType.F16, DType.BF16)
 _Positions = Mapping[int, frozenset[Expr]]
 
 
-def packed_weight(
+def integer_weight(
     facts: GraphFacts,
     weight: int,
     readers: frozenset[int],
     returned: frozenset[int],
     *,
     has_columns: bool,
-) -> PackedWeight | Refused:
+) -> IntegerWeight | Refused:
     """The form of a weight (n, k), or (k, n) if it `has_columns`, that prims compute.
 
     `readers` are the positions of the nodes that read it for the product, `returned` the values
@@ -70,7 +70,7 @@ def packed_weight(
             has_rows = indices.share_elements(order, largest)
             if has_rows is not None:
                 scale = _scale_of(facts, weight, indices, order)
-                return PackedWeight(order, has_rows, stored_bytes, values, scale)
+                return IntegerWeight(order, has_rows, stored_bytes, values, scale)
     return Refused("by a computed weight whose integers are stored in another order")
 
 

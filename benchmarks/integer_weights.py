@@ -5,8 +5,8 @@ too. `library`: a kernel stores it, and the framework's library multiplies. `den
 multiplies by a weight that was stored as bf16 before. Also eager and Inductor. Each arm is a
 replay of a CUDA graph in which copies of the weights take turns, so that they come from memory.
 
-Usage: python -m benchmarks.packed_products build FOLDER [--target T] [--rows M ...]
-       python -m benchmarks.packed_products run FOLDER [--rows M ...] [--no-inductor]
+Usage: python -m benchmarks.integer_weights build FOLDER [--target T] [--rows M ...]
+       python -m benchmarks.integer_weights run FOLDER [--rows M ...] [--no-inductor]
 
 Both take `--only FORM ...`. `build` compiles by a farm into a folder, without a GPU. `run` needs
 that folder and a GPU, but no farm.
@@ -32,7 +32,7 @@ from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
-from tests.support.packed_weights import FORMS, Form, operands
+from tests.support.integer_weights import FORMS, Form, operands
 from tests.support.prepared_folder import offline, prepare
 from tests.support.traced_graphs import recording
 
