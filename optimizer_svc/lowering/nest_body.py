@@ -27,6 +27,8 @@ _INDEX_FUNCTIONS: dict[str, Callable[[Expr], Expr]] = {
 }
 
 _DIVISIONS = frozenset({"floor_div", "mod_floor"})
+_MAX_CHOICES = 16
+"""The most steps to find the narrow values that a wide one may be."""
 
 
 class NestBody:
@@ -90,7 +92,30 @@ class NestBody:
                 inner, source, dtype
             ):
                 return inner
+            case Compute(op="convert", operands=(inner,)) if self.dtypes[
+                inner
+            ] is dtype and self._holds_narrow(inner, source):
+                return inner
         return self.add(Compute("convert", (operand,), dtype), dtype)
+
+    def _holds_narrow(self, number: int, narrow: DType) -> bool:
+        """True if a wide value is one of some narrow ones, so that rounding does not change it."""
+        if not narrow.is_float or narrow.compute_dtype is narrow:
+            return False
+        pending = [number]
+        for _ in range(_MAX_CHOICES):
+            if not pending:
+                return True
+            match self.statements[pending.pop()]:
+                case Compute(op="where", operands=(_, first, second)):
+                    pending += (first, second)
+                case Compute(op="convert", operands=(inner,)) if self.dtypes[inner] is narrow:
+                    pass
+                case Literal(value=0):
+                    pass
+                case _:
+                    return False
+        return False
 
     def before_conversion(self, number: int) -> int:
         """The value that a conversion to a narrower float has rounded; else the value itself."""
