@@ -11,6 +11,7 @@ from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import PASSES, given_facts
 from tests.support.optimizer_texts import (
+    print_attention,
     print_built_steps,
     print_fusion,
     print_layouts,
@@ -27,6 +28,7 @@ TARGET = "cpu:x86-64-v3"
 
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
+    "attention": print_attention,
     "layouts": print_layouts,
     "products": print_products,
     "splits": print_splits,

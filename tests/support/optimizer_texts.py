@@ -25,6 +25,7 @@ from kernelfarm.ir.text import print_kernel, print_plan
 from kernelfarm.ir.text.kernel import print_value
 from optimizer_svc.analysis.storages import Storage
 from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
@@ -189,3 +190,9 @@ def _notes(notes: Iterable[str]) -> Iterable[str]:
 
 def _text(*blocks: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in chain.from_iterable(blocks))
+
+
+def print_attention(attention: AttentionChoice) -> str:
+    """The results of the attention that kernels compute, and what decided."""
+    results = ", ".join(f"%{value}" for value in sorted(attention.results)) or "none"
+    return "\n".join([f"by kernels: {results}", *attention.notes]) + "\n"

@@ -18,11 +18,82 @@ from kernelfarm.targets import TargetFacts, all_targets, target_facts
 from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
+from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.optimizer_passes import before_and_after
 from tests.support.traced_graphs import capturing
 
 B, H, KEYS, WIDTH = 2, 6, 37, 16
+ONE_QUERY = """\
+graph prims 1
+%0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%3: bf16[1, 1, 1, 5]@[5, 5, 5, 1] = input "mask"
+%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1] = extern(%0, %1, %2, %3; is_contraction=true, node=0, op="aten.scaled_dot_product_attention.default", scale=0.5) from [0]
+%5: bf16[1, 4, 1, 8] = neg(%4) from [1]
+return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
+"""
 TYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-22}
+
+
+@pytest.mark.golden
+def test_attention_becomes_scores_their_softmax_and_a_sum_of_values() -> None:
+    assert_golden(
+        before_and_after("compute-attention", ONE_QUERY, "cpu:x86-64-v4-amd"),
+        """\
+-- before compute-attention: graph
+graph prims 1
+%0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%3: bf16[1, 1, 1, 5]@[5, 5, 5, 1] = input "mask"
+%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1] = extern(%0, %1, %2, %3; is_contraction=true, node=0, op="aten.scaled_dot_product_attention.default", scale=0.5) from [0]
+%5: bf16[1, 4, 1, 8] = neg(%4) from [1]
+return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
+-- after: graph
+graph prims 1
+%0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%3: bf16[1, 1, 1, 5]@[5, 5, 5, 1] = input "mask"
+%6: f32[1, 4, 1, 8] = convert(%0; dtype=f32) from [0]
+%7: f32[1, 2, 2, 8] = reshape(%6; shape=[{1}, {2}, {2}, {8}]) from [0]
+%8: f32[1, 2, 5, 8] = convert(%1; dtype=f32) from [0]
+%9: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%7; dims=[0, 1, 2, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%10: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%8; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%11: f32[1, 2, 2, 5, 8] = mul(%9, %10) from [0]
+%12: f32[1, 2, 2, 5] = sum(%11; dims=[4]) from [0]
+%13: f32[1, 2, 2, 5] = full(; dtype=f32, shape=[{1}, {2}, {2}, {5}], value=0.5) from [0]
+%14: f32[1, 2, 2, 5] = mul(%12, %13) from [0]
+%15: f32[1, 1, 1, 5] = convert(%3; dtype=f32) from [0]
+%16: f32[1, 1, 1, 5] = reshape(%15; shape=[{1}, {1}, {1}, {5}]) from [0]
+%17: f32[1, 2, 2, 5] = broadcast_in_dim(%16; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}]) from [0]
+%18: f32[1, 2, 2, 5] = add(%14, %17) from [0]
+%19: f32[1, 2, 2] = amax(%18; dims=[3]) from [0]
+%20: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=-inf) from [0]
+%21: bool[1, 2, 2] = eq(%19, %20) from [0]
+%22: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=0.0) from [0]
+%23: f32[1, 2, 2] = where(%21, %22, %19) from [0]
+%24: f32[1, 2, 2, 5] = broadcast_in_dim(%23; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {5}]) from [0]
+%25: f32[1, 2, 2, 5] = sub(%18, %24) from [0]
+%26: f32[1, 2, 2, 5] = exp(%25) from [0]
+%27: f32[1, 2, 2] = sum(%26; dims=[3]) from [0]
+%28: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=1.0) from [0]
+%29: f32[1, 2, 2] = where(%21, %28, %27) from [0]
+%30: f32[1, 2, 5, 8] = convert(%2; dtype=f32) from [0]
+%31: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%26; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%32: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%30; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%33: f32[1, 2, 2, 5, 8] = mul(%31, %32) from [0]
+%34: f32[1, 2, 2, 8] = sum(%33; dims=[3]) from [0]
+%35: f32[1, 2, 2, 8] = broadcast_in_dim(%29; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {8}]) from [0]
+%36: f32[1, 2, 2, 8] = div(%34, %35) from [0]
+%37: f32[1, 4, 1, 8] = reshape(%36; shape=[{1}, {4}, {1}, {8}]) from [0]
+%4: bf16[1, 4, 1, 8] = convert(%37; dtype=bf16) from [0]
+%5: bf16[1, 4, 1, 8] = neg(%4) from [1]
+return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
+""",
+    )
 
 
 def attending(name: str) -> TargetFacts:

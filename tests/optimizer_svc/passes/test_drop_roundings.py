@@ -174,3 +174,21 @@ def test_results_are_closer_to_the_exact_ones_than_eager_s(
     errors = [(found.double() - exact).abs().mean().item() for found in (ours, eager)]
     assert ours.dtype is dtype
     assert errors[0] < errors[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_choice_between_narrow_values_is_not_rounded(dtype: torch.dtype) -> None:
+    """It is one of them: of three pieces, each is widened once, and only the result is rounded."""
+
+    def joined(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        return torch.cat([a, b, c], 1).exp()
+
+    args = [torch.randn(4, width).to(dtype) for width in (5, 6, 7)]
+    graph = decompose_to_prims(traced_one(joined, *args).graph).graph
+    (kernel,) = optimize(graph, target_facts("cpu:x86-64-v3")).program.kernels
+    rounded = [
+        s
+        for s in kernel.body
+        if isinstance(s, Compute) and s.op == "convert" and s.dtype.itemsize_bytes == 2
+    ]
+    assert len(rounded) == 1
