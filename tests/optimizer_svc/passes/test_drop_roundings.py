@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import Compute
+from kernelfarm.ir.loop_ir import Compute, Store, needed_statements
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
@@ -186,9 +186,7 @@ def test_a_choice_between_narrow_values_is_not_rounded(dtype: torch.dtype) -> No
     args = [torch.randn(4, width).to(dtype) for width in (5, 6, 7)]
     graph = decompose_to_prims(traced_one(joined, *args).graph).graph
     (kernel,) = optimize(graph, target_facts("cpu:x86-64-v3")).program.kernels
-    rounded = [
-        s
-        for s in kernel.body
-        if isinstance(s, Compute) and s.op == "convert" and s.dtype.itemsize_bytes == 2
-    ]
+    stored = [s.value for s in kernel.body if isinstance(s, Store)]
+    needed = [kernel.body[number] for number in needed_statements(kernel, stored)]
+    rounded = [s for s in needed if isinstance(s, Compute) and s.dtype.itemsize_bytes == 2]
     assert len(rounded) == 1
