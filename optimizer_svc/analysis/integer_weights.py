@@ -63,6 +63,8 @@ def integer_weight(
     if not sources or stored_bytes > _LEAST_SAVING * size * kind.dtype.itemsize_bytes:
         return Refused("by a computed weight that takes no fewer bytes before")
     largest = max(sources, key=lambda source: facts.numel(source).constant)
+    if not size or facts.numel(largest) is ZERO:
+        return Refused("without terms or results")
     parts, rest = divmod(size, facts.numel(largest).constant)
     indices = _WeightIndices(facts, weight, has_columns)
     if not rest and parts <= MAX_PARTS:

@@ -182,6 +182,28 @@ def test_heads_may_share_keys_and_values_of_another_width(target: str, groups: i
 
 
 @pytest.mark.parametrize("target", run_targets())
+def test_the_number_of_keys_may_vary(target: str) -> None:
+    """One program serves a cache that grows."""
+    counts = Counts()
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        program = compile_here(captured, counts, attending(target))
+        return lambda *given: program(list(given))
+
+    def function(query: Tensor, cache: Tensor) -> Tensor:
+        return attend(query, cache[0], cache[1], None)
+
+    torch._dynamo.reset()
+    fast = torch.compile(function, backend=capturing(compiled))
+    with torch.no_grad():
+        for keys in (5, 6, 70):
+            query, cache = torch.randn(B, H, 1, WIDTH), torch.randn(2, B, 2, keys, WIDTH)
+            torch._dynamo.maybe_mark_dynamic(cache, 3)
+            torch.testing.assert_close(fast(query, cache), function(query, cache))
+    assert (counts.graphs, counts.externs) == (1, [])
+
+
+@pytest.mark.parametrize("target", run_targets())
 def test_a_query_that_sees_no_key_has_zeros(target: str) -> None:
     args, counts = heads(torch.float32), Counts()
     mask = torch.ones(B, 1, 1, KEYS, dtype=torch.bool)

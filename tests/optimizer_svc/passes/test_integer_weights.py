@@ -191,6 +191,22 @@ def test_a_row_of_bytes_is_summed_however_its_view_is_written(name: str) -> None
     assert rows.index.coefficient_of("r0").as_int() == 1
 
 
+@pytest.mark.parametrize(("n", "k"), [(0, 256), (256, 0)])
+def test_empty_weights_stay_with_the_library(n: int, k: int) -> None:
+    layer = FORMS["int8-after"].layer
+    args = torch.randn(2, k).bfloat16(), torch.zeros(n, k, dtype=torch.int8), torch.ones(n)
+    assert "without terms or results" in notes_of(layer, *args)
+
+
+def test_a_weight_of_constants_and_an_empty_tensor_stays_with_the_library() -> None:
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        wide = torch.cat([weight, torch.ones(256, 256, dtype=torch.int8)])
+        return functional.linear(x, wide.to(x.dtype))
+
+    notes = notes_of(layer, torch.randn(2, 256).bfloat16(), torch.zeros(0, 256, dtype=torch.int8))
+    assert "by a kernel" not in notes
+
+
 def test_many_rows_stay_with_the_library() -> None:
     layer = FORMS["int8-after"].layer
     notes = notes_of(layer, *operands(FORMS["int8-after"], 65, 2048, 2048))
