@@ -21,6 +21,7 @@ LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
 
 _aten = torch.ops.aten
+_VIEWS = frozenset({_aten.view.default, _aten._unsafe_view.default})
 _IMAGE_RANK = 4
 
 
@@ -221,6 +222,7 @@ def _pack_product(
             (operators.pack_linear, found.weight, rows, found.is_turned),
             found.weight,
         )
+    _bring_activation_before_view(node)
     activation, user = _activation_of(node)
     chain = [node] if user is None else [node, user]
     numbers = list(activation.numbers)
@@ -233,6 +235,24 @@ def _pack_product(
     made.meta["val"] = values.empty(before.shape, before.dtype)
     _replace(graph, chain, made)
     return made, before
+
+
+def _bring_activation_before_view(node: fx.Node) -> None:
+    """Exchanges the only view of a product with the only activation that reads it.
+
+    A layer of more than two axes is a product, whose rows are then viewed as those axes.
+    """
+    view = sole_user(node)
+    if view is None or view.target not in _VIEWS or view.args[0] is not node:
+        return
+    after = sole_user(view)
+    if after is None or _activation(after) is None or after.args[0] is not view:
+        return
+    after.replace_all_uses_with(view)
+    view.replace_input_with(node, after)
+    after.replace_input_with(view, node)
+    node.append(after)
+    after.meta["val"] = value_of(node)
 
 
 def _packed(

@@ -72,6 +72,29 @@ def test_each_activation_of_the_library_is_the_one_of_the_model(activation: str)
     assert not any(activation in target for target in calls.targets)
 
 
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
+def test_a_layer_of_several_axes_has_its_activation_in_one_step(activation: str) -> None:
+    """Its rows are viewed as axes after the step, not between the product and the activation."""
+    torch.manual_seed(0)
+    layer, function = nn.Linear(64, 96), getattr(functional, activation)
+    calls, x = FrozenCalls(lambda x: function(layer(x)) * 2), torch.randn(2, 5, 64)
+    torch.testing.assert_close(calls(x), function(layer(x)) * 2, atol=4e-6, rtol=4e-6)
+    assert LINEAR in calls.targets
+    assert not any(activation in target for target in calls.targets)
+
+
+def test_a_product_of_one_row_keeps_its_plain_weight() -> None:
+    """Kernels read a weight of f32 faster than the library reads a packed one."""
+    first, second = nn.Linear(64, 96), nn.Linear(64, 96)
+    calls, x = FrozenCalls(lambda x: (first(x[:1]), second(x))), torch.randn(2, 64)
+    for ours, eager in zip(calls(x), (first(x[:1]), second(x)), strict=True):
+        torch.testing.assert_close(ours, eager)
+    assert [t for t in calls.targets if "mm" in t or "linear" in t] == [
+        "aten.addmm.default",
+        LINEAR,
+    ]
+
+
 def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
     torch.manual_seed(0)
     layer, norm = nn.Conv2d(4, 8, 3, bias=False), _norm(8)
