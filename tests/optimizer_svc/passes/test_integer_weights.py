@@ -191,6 +191,22 @@ def test_a_row_of_bytes_is_summed_however_its_view_is_written(name: str) -> None
     assert rows.index.coefficient_of("r0").as_int() == 1
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_integers_may_be_beyond_the_range_of_f16_before_they_are_scaled(rows: int) -> None:
+    def layer(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+        return functional.linear(x, ((weight.float() * 1000) * scale[:, None]).half())
+
+    args = (
+        torch.randn(rows, K).half(),
+        torch.randint(-128, 128, (N, K)).to(torch.int8),
+        torch.rand(N) * 1e-6,
+    )
+    programs: list[Program] = []
+    ours = interpreted(layer, args, programs)
+    assert not [step for step in programs[0].plan.steps if isinstance(step, ExternCall)]
+    torch.testing.assert_close(ours.float(), layer(*args).float(), atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize(("n", "k"), [(0, 256), (256, 0)])
 def test_empty_weights_stay_with_the_library(n: int, k: int) -> None:
     layer = FORMS["int8-after"].layer
