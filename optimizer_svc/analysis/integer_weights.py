@@ -248,7 +248,11 @@ def _position(facts: GraphFacts, value: int, at: Index) -> Expr:
 def _scale_of(
     facts: GraphFacts, weight: int, indices: _WeightIndices, order: PartOrder
 ) -> WeightScale | None:
-    """The factor of a weight that is one for the terms of all parts; None if there is none."""
+    """The factor of a weight that is one for the terms of all parts; None if there is none.
+
+    What it multiplies is a value of the weight's type in eager, so it is within that type's range.
+    A cast of the program keeps the factor where it is.
+    """
     views: list[int] = []
     value = weight
     while (node := facts.producers.get(value)) is not None:

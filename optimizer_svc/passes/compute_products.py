@@ -125,9 +125,7 @@ class _Writer(PrimsWriter):
         spend(8 * order.count)
         self._order_x(node, product, order)
         weight, factor = product.weight, None
-        # In tiles, integers without their scale may be beyond the range of f16.
-        is_wide = not product.is_tiled or self.types[weight].dtype is DType.BF16
-        if scale is not None and is_wide and (scale.is_of_row or not product.is_tiled):
+        if scale is not None and (scale.is_of_row or not product.is_tiled):
             weight, factor = (self._viewed(node, v, scale) for v in (scale.rest, scale.factor))
         if product.has_columns:
             product = replace(product, has_columns=False)
