@@ -51,10 +51,9 @@ def integer_weight(
     `readers` are the positions of the nodes that read it for the product, `returned` the values
     that the graph returns.
     """
-    found = _computed_from(facts, weight, readers, returned)
-    if isinstance(found, Refused):
-        return found
-    values, sources = found
+    sources = _stored_for(facts, weight, readers, returned)
+    if isinstance(sources, Refused):
+        return sources
     kind = facts.types[weight]
     if not all(extent.is_constant for extent in kind.shape):
         return Refused("by a computed weight of varying sizes")
@@ -72,7 +71,7 @@ def integer_weight(
             has_rows = indices.share_elements(order, largest)
             if has_rows is not None:
                 scale = _scale_of(facts, weight, indices, order)
-                return IntegerWeight(order, has_rows, stored_bytes, values, scale)
+                return IntegerWeight(order, has_rows, stored_bytes, scale)
     return Refused("by a computed weight whose integers are stored in another order")
 
 
@@ -91,10 +90,10 @@ def _size_bytes(facts: GraphFacts, value: int) -> int:
     return facts.numel(value).constant * facts.types[value].dtype.itemsize_bytes
 
 
-def _computed_from(
+def _stored_for(
     facts: GraphFacts, weight: int, readers: frozenset[int], returned: frozenset[int]
-) -> tuple[frozenset[int], frozenset[int]] | Refused:
-    """The values that are computed for a weight alone, and the stored ones that they need."""
+) -> frozenset[int] | Refused:
+    """The stored values that a weight is computed from, if what is computed serves it alone."""
     values: set[int] = set()
     sources: set[int] = set()
     pending = [weight]
@@ -107,6 +106,8 @@ def _computed_from(
             if not facts.numel(value).is_constant:
                 return Refused("by a computed weight of varying sizes")
             sources.add(value)
+            if len(sources) > MAX_VALUES:
+                return Refused("by a weight that many tensors make")
             continue
         node = facts.producers[value]
         is_known = node.op in SCALAR_OPS or node.op in _CREATES or node.op == "cat"
@@ -116,14 +117,25 @@ def _computed_from(
         if len(values) > MAX_VALUES:
             return Refused("by a weight that many operations compute")
         pending += operands(node)
+    if _are_read_elsewhere(facts, weight, values, readers, returned):
+        return Refused("by a computed weight that others read")
+    return frozenset(sources)
+
+
+def _are_read_elsewhere(
+    facts: GraphFacts,
+    weight: int,
+    values: set[int],
+    readers: frozenset[int],
+    returned: frozenset[int],
+) -> bool:
+    """True if others than `readers` need what is computed for a weight, so that it is stored."""
     inside = {facts.positions[value] for value in values} | readers
-    least = facts.numel(weight)
-    for value in values:
-        if not _is_large(facts, value, least):
-            continue
-        if value in returned or not inside.issuperset(_living_readers(facts, value, returned)):
-            return Refused("by a computed weight that others read")
-    return frozenset(values), frozenset(sources)
+    large = [value for value in values if _is_large(facts, value, facts.numel(weight))]
+    return any(
+        value in returned or not inside.issuperset(_living_readers(facts, value, returned))
+        for value in large
+    )
 
 
 def _living_readers(facts: GraphFacts, value: int, returned: frozenset[int]) -> list[int]:
@@ -178,9 +190,10 @@ class _WeightIndices:
         seen: set[Expr] = set()
         for part in range(order.count):
             found = _positions(self._facts, self._weight, self.index(order, part), bounds)
-            if found is None or len(found[source]) != 1:
+            read = frozenset() if found is None else found.get(source, frozenset())
+            if len(read) != 1:  # none, a choice, or another piece of a cat
                 return None
-            seen |= found[source]
+            seen |= read
         first = min(seen, key=lambda position: position.substitute({_TERM: 0, _ROW: 0}).constant)
         apart = [position - first for position in seen]
         if not all(each.is_constant and each.constant < joined for each in apart):

@@ -50,14 +50,12 @@ class WeightScale:
 class IntegerWeight:
     """A weight that is computed from `stored_bytes` in memory; sums by it are made of parts.
 
-    If it `has_rows`, terms of a part are neighbours in memory; else results are. `values` are those
-    that are computed from what is stored, the weight among them.
+    If it `has_rows`, terms of a part are neighbours in memory; else results are.
     """
 
     order: PartOrder
     has_rows: bool
     stored_bytes: int
-    values: frozenset[int]
     scale: WeightScale | None = None
 
 
@@ -110,9 +108,9 @@ class Products:
         return frozenset(value for value in found if value is not None)
 
     @property
-    def by_integers(self) -> tuple[int, ...]:
+    def by_integers(self) -> Mapping[int, Product]:
         """The products whose weights are computed by their kernels, by results, in order."""
-        return tuple(result for result, product in self.by_result.items() if product.integers)
+        return {result: product for result, product in self.by_result.items() if product.integers}
 
     def are_in_tiles(self, kernel: Kernel) -> bool:
         """True if the code generator computes a kernel's sums in tiles."""

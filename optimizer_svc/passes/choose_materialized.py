@@ -283,15 +283,17 @@ def _computed_weights(
 ) -> frozenset[int]:
     """The values between what is stored and the sums of products that compute their weights.
 
-    A program computes an element once for all rows of its tile, so none of them is repeated.
+    A program computes an element once for all rows of its tile, so none of them is repeated. The
+    other operands of a product, such as a bias, are values like others.
     """
     found: set[int] = set()
-    results = (facts.producers[value] for value in products.by_integers if value in facts.producers)
-    pending = [value for node in results for value in operands(node)]
+    made = {value: p for value, p in products.by_integers.items() if value in facts.producers}
+    pending = [value for result in made for value in operands(facts.producers[result])]
+    others = {value for p in made.values() for value in (p.x, p.ordered_x, p.bias)}
     while pending:
         value = pending.pop()
         spend(1)
-        if value not in found and value not in storages:
+        if value not in found and value not in storages and value not in others:
             found.add(value)
             pending += operands(facts.producers[value])
     return frozenset(value for value in found if facts.producers[value].op not in _WHOLE_ROWS)

@@ -17,8 +17,7 @@ def accumulators(kernel: Kernel, found: Contraction) -> dict[int, int]:
     uses = Counter(operand for statement in kernel.body for operand in operands_of(statement))
     added: dict[int, tuple[int, ...]] = {s.number: (s.number,) for s in found.sums}
     for number, statement in enumerate(kernel.body):
-        is_addition = isinstance(statement, Compute) and statement.op == "add"
-        if not is_addition or not isinstance(statement, Compute):
+        if not isinstance(statement, Compute) or statement.op != "add":
             continue
         is_alone = all(operand in added and uses[operand] == 1 for operand in statement.operands)
         if statement.dtype is DType.F32 and is_alone:

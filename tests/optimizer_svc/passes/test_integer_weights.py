@@ -223,6 +223,31 @@ def test_a_weight_of_constants_and_an_empty_tensor_stays_with_the_library() -> N
     assert "by a kernel" not in notes
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_weight_of_two_tensors_stays_with_the_library(dim: int) -> None:
+    def layer(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return functional.linear(x, torch.cat([first, second], dim).to(x.dtype))
+
+    halves = [torch.zeros(1024, 1024, dtype=torch.int8) for _ in range(2)]
+    notes = notes_of(layer, torch.randn(2, 1024 * (1 + dim)).bfloat16(), *halves)
+    assert "whose integers are stored in another order" in notes
+
+
+def test_a_bias_of_many_operations_is_stored() -> None:
+    """Only the weight is computed again where it is used."""
+
+    def layer(x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        for number in range(100):
+            bias = (bias + number).relu()
+        return torch.addmm(bias, x, (weight.to(x.dtype) * scale[:, None]).t())
+
+    args = [*operands(FORMS["int8-before"], 3, N, K), torch.randn(N).bfloat16()]
+    program = optimize(prims_of(layer, args), GPU, ProductChoice.OWN).program
+    assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
+    assert len(program.kernels) > 1
+    assert len(program.kernels[-1].body) < 100
+
+
 def test_many_rows_stay_with_the_library() -> None:
     layer = FORMS["int8-after"].layer
     notes = notes_of(layer, *operands(FORMS["int8-after"], 65, 2048, 2048))
