@@ -14,14 +14,19 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.graph import PACKED
-from kernelfarm.client.freezing.values import FrozenValues, argument, sole_user, value_of
+from kernelfarm.client.freezing.values import (
+    VIEWS_OF_AXES,
+    FrozenValues,
+    argument,
+    sole_user,
+    value_of,
+)
 from kernelfarm.client.pytorch.private import PackedOperators
 
 LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
 
 _aten = torch.ops.aten
-_VIEWS = frozenset({_aten.view.default, _aten._unsafe_view.default})
 _IMAGE_RANK = 4
 
 
@@ -243,7 +248,7 @@ def _bring_activation_before_view(node: fx.Node) -> None:
     A layer of more than two axes is a product, whose rows are then viewed as those axes.
     """
     view = sole_user(node)
-    if view is None or view.target not in _VIEWS or view.args[0] is not node:
+    if view is None or view.target not in VIEWS_OF_AXES or view.args[0] is not node:
         return
     after = sole_user(view)
     if after is None or _activation(after) is None or after.args[0] is not view:

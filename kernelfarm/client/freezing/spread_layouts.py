@@ -14,11 +14,10 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.storages import MEMORY_READERS
-from kernelfarm.client.freezing.values import FrozenValues, value_of
+from kernelfarm.client.freezing.values import VIEWS_OF_AXES, FrozenValues, value_of
 from kernelfarm.client.pytorch.private import enable_python_dispatcher
 
 _aten = torch.ops.aten
-_VIEWS = frozenset({_aten.view.default, _aten._unsafe_view.default})
 
 
 class NotFrozenError(Exception):
@@ -65,7 +64,7 @@ class _Spread:
         try:
             after = self._computed(node)
         except (RuntimeError, ValueError) as error:
-            if node.target not in _VIEWS:
+            if node.target not in VIEWS_OF_AXES:
                 raise NotFrozenError(f"{node.target} takes no image channels last") from error
             self._restore_operands(node, changed)
             return

@@ -15,6 +15,10 @@ LARGE_BYTES = 64 * 2**20
 """A larger result is computed once only if it is no larger than what it is computed from."""
 
 
+VIEWS_OF_AXES = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
+"""Operators that give a value other axes in the same memory."""
+
+
 class FrozenValues:
     """The nodes of one graph whose values cannot change while its parameters do not.
 
