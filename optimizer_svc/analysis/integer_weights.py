@@ -12,6 +12,7 @@ parts: `sum(x * (q * scale))` becomes `sum(x * q) * scale`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, sum_of, symbol
@@ -23,7 +24,6 @@ from optimizer_svc.analysis.cat_pieces import pieces_within
 from optimizer_svc.analysis.graph_facts import GraphFacts, int_attr, operands
 from optimizer_svc.analysis.index_maps import Index, operand_index
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import IntegerWeight, PartOrder, WeightScale
 
 MAX_VALUES = 64
 """The most values between what is stored and a weight."""
@@ -36,6 +36,54 @@ _CREATES = frozenset(("full", "iota"))
 _NARROW_FLOATS = (DType.F16, DType.BF16)
 
 _Positions = Mapping[int, frozenset[Expr]]
+
+
+@dataclass(frozen=True, slots=True)
+class PartOrder:
+    """How the terms of a sum over k are divided into parts of equally many terms.
+
+    The sum has `spans` of neighbours, in which every `step`-th term is of the same part. So a part
+    is a span and a remainder, and its term t is element t * step + remainder of the span.
+    """
+
+    spans: int
+    step: int
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return self.spans * self.step
+
+    def start_and_step(self, part: int, k: int) -> tuple[int, int]:
+        """The first element of a part, and the distance to the next one."""
+        span, remainder = divmod(part, self.step)
+        return span * (k // self.spans) + remainder, self.step
+
+
+@dataclass(frozen=True, slots=True)
+class WeightScale:
+    """A factor of a weight: `views` of factor * rest, in f32, the last one first, are the weight.
+
+    The factor is one for the terms of all parts, and, if it `is_of_row`, for all terms of a row.
+    """
+
+    factor: int
+    rest: int
+    views: tuple[int, ...]
+    is_of_row: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerWeight:
+    """A weight that is computed from `stored_bytes` in memory; sums by it are made of parts.
+
+    If it `has_rows`, terms of a part are neighbours in memory; else results are.
+    """
+
+    order: PartOrder
+    has_rows: bool
+    stored_bytes: int
+    scale: WeightScale | None = None
 
 
 def integer_weight(

@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
-from optimizer_svc.analysis.integer_weights import integer_weight
+from optimizer_svc.analysis.integer_weights import IntegerWeight, integer_weight
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import IntegerWeight, Product
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
 _TRANSPOSED = (1, 0)
 _RANK = 2
 _FACTORS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product x @ w.T + bias, by the values of its operands; without a bias that is None.
+
+    With `has_columns`, the weight's columns are contiguous in memory: its value is (k, n), not
+    (n, k). The sums are computed in `slices`, which a second kernel adds in order. If it
+    `is_tiled`, one sum over all rows is computed in tiles by the code generator; else each row has
+    a sum of its own. A kernel computes a weight of `integers`. If parts have steps, they
+    read x in their order, which is the value `ordered_x`, of shape (spans, step, m, k / parts).
+
+    Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
+    """
+
+    x: int
+    weight: int
+    bias: int | None = None
+    has_columns: bool = False
+    slices: int = 1
+    is_tiled: bool = False
+    integers: IntegerWeight | None = None
+    ordered_x: int | None = None
 
 
 def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> Product | Refused:

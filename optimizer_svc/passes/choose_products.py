@@ -26,10 +26,16 @@ from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, outputs_read
-from optimizer_svc.analysis.product_operands import BIASED_PRODUCT, PRODUCT, product_of_node
+from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
+from optimizer_svc.analysis.product_operands import (
+    BIASED_PRODUCT,
+    PRODUCT,
+    Product,
+    product_of_node,
+)
 from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.products import NO_PRODUCTS, IntegerWeight, PartOrder, Product, Products
+from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
 MAX_ROWS = 64
 """With more rows, the instructions for matrices limit a product, and not memory."""

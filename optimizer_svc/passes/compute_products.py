@@ -30,8 +30,10 @@ from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.prims import PRIMS
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
+from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder, WeightScale
+from optimizer_svc.analysis.product_operands import Product
 from optimizer_svc.ir.prims_writer import PrimsWriter
-from optimizer_svc.ir.products import IntegerWeight, PartOrder, Product, Products, WeightScale
+from optimizer_svc.ir.products import Products
 
 
 def compute_products(graph: Graph, products: Products) -> Graph:

@@ -12,7 +12,7 @@ from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import TargetFacts, target_facts
-from optimizer_svc.ir.products import Product
+from optimizer_svc.analysis.product_operands import Product
 from optimizer_svc.passes.choose_products import choose_products
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
