@@ -27,7 +27,7 @@ from frontend_svc.operators import (
     text_of,
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
-from frontend_svc.operators.extern.attention import attention_scale
+from frontend_svc.operators.extern.attention import attention_scale, is_causal
 from frontend_svc.operators.extern.contractions import is_unscaled_sum
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
@@ -193,6 +193,7 @@ class _Importer:
             is_contraction=group is not None and group.is_contraction,
             is_unscaled=is_unscaled_sum(node) or None,
             scale=attention_scale(node, read),
+            is_causal=is_causal(node) or None,
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):

@@ -55,6 +55,7 @@ class Rebuild:
             is_unscaled=node.attr("is_unscaled"),
             kernel=node.attr("kernel"),
             scale=node.attr("scale"),
+            is_causal=node.attr("is_causal"),
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:

@@ -74,15 +74,18 @@ class Contraction:
 
 
 def find_contraction(
-    kernel: Kernel, elements: tuple[DType, ...] = NARROW_FACTORS
+    kernel: Kernel, elements: tuple[DType, ...] = NARROW_FACTORS, *, may_differ: bool = False
 ) -> Contraction | None:
-    """The kernel's rows, columns and sums; None if it is no product of matrices of `elements`."""
+    """The kernel's rows, columns and sums; None if it is no product of matrices of `elements`.
+
+    Factors of one product have one type, or `may_differ`.
+    """
     if not kernel.reduction or not kernel.outer or not all(map(_is_usual, kernel.body)):
         return None
     axes_of = statement_axes(kernel)
     reduced = frozenset(axis.name for axis in kernel.reduction)
     stores = (n for n, s in enumerate(kernel.body) if isinstance(s, Store))
-    sums = _sums(kernel, axes_of, elements)
+    sums = _sums(kernel, axes_of, elements, may_differ)
     if not sums or any(axes_of[number] & reduced for number in stores):
         return None
     left, right = axes_of[sums[0].left] - reduced, axes_of[sums[0].right] - reduced
@@ -124,7 +127,10 @@ def _is_adjacent_along(kernel: Kernel, axes: frozenset[str], factor: int) -> boo
 
 
 def _sums(
-    kernel: Kernel, axes_of: tuple[frozenset[str], ...], elements: tuple[DType, ...]
+    kernel: Kernel,
+    axes_of: tuple[frozenset[str], ...],
+    elements: tuple[DType, ...],
+    may_differ: bool,
 ) -> tuple[ProductSum, ...]:
     """The sums of products; the right factor varies over the last axis that is no batch's.
 
@@ -135,7 +141,7 @@ def _sums(
         if not isinstance(statement, Reduce):
             continue
         factors = _factors(kernel, statement, elements)
-        if factors is None:
+        if factors is None or not (may_differ or _are_alike(kernel, factors)):
             return ()
         alone = axes_of[factors[0]] ^ axes_of[factors[1]]
         last = [axis.name for axis in kernel.outer if axis.name in alone][-1:]
@@ -177,9 +183,12 @@ def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tup
     if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not DType.F32:
         return None
     first, second = (_factor(kernel, operand, elements) for operand in term.operands)
-    if first is None or second is None or first == second:
-        return None
-    return (first, second) if _dtype(kernel, first) is _dtype(kernel, second) else None
+    return None if first is None or second is None or first == second else (first, second)
+
+
+def _are_alike(kernel: Kernel, factors: tuple[int, int]) -> bool:
+    first, second = factors
+    return element_type(kernel, first) is element_type(kernel, second)
 
 
 def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
@@ -187,12 +196,13 @@ def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | N
     wide = kernel.body[number]
     if isinstance(wide, Compute) and wide.op == "convert" and wide.dtype is DType.F32:
         (operand,) = wide.operands
-        if _dtype(kernel, operand) in elements:
+        if element_type(kernel, operand) in elements:
             return operand
-    return number if _dtype(kernel, number) in elements else None
+    return number if element_type(kernel, number) in elements else None
 
 
-def _dtype(kernel: Kernel, number: int) -> DType | None:
+def element_type(kernel: Kernel, number: int) -> DType | None:
+    """The type of a value that is loaded or computed; None for others."""
     statement = kernel.body[number]
     if isinstance(statement, Load):
         return kernel.param(statement.param).dtype

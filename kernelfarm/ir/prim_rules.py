@@ -348,8 +348,9 @@ def _extern(node: Node, types: Types) -> Types:
         raise rule_broken(node, f"attributes {dict(node.attrs)}", "is_contraction, node and op")
     if node.attr("node") not in _NODE_NUMBERS:
         raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
-    if node.attr("is_unscaled", True) is not True:
-        raise rule_broken(node, f"is_unscaled={node.attr('is_unscaled')!r}", "true, if stated")
+    for name in ("is_causal", "is_unscaled"):
+        if node.attr(name, True) is not True:
+            raise rule_broken(node, f"{name}={node.attr(name)!r}", "true, if stated")
     scale = node.attr("scale", 1.0)
     if not isinstance(scale, float) or not math.isfinite(scale):
         raise rule_broken(node, f"scale={scale!r}", "a finite number of floating point, if stated")

@@ -144,8 +144,9 @@ _TABLE: tuple[Prim, ...] = (
     # extern(x, y, ...), node, op: captured node number `node` run by the client's framework
     # on these tensors. Results as in the node's types, whose strides bind. A convolution that lacks
     # its last tensor runs without its bias. `scale` is the factor of attention's scores, if it has
-    # neither dropout nor a causal mask. `is_unscaled` states that a sum of a product and a
-    # tensor scales neither, which its tensors do not show. With `kernel`
+    # no dropout; if it `is_causal`, query number i sees the keys up to number i. `is_unscaled`
+    # states that a sum of a product and a tensor scales neither, which its tensors do not show.
+    # With `kernel`
     # (`kernelfarm.ir.triton.node`), the node is a Triton kernel of the user: the farm compiles it,
     # and the client launches it.
     Prim(
@@ -153,7 +154,7 @@ _TABLE: tuple[Prim, ...] = (
         PrimKind.EXTERN,
         None,
         ("is_contraction", "node", "op"),
-        ("is_unscaled", "kernel", "scale"),
+        ("is_causal", "is_unscaled", "kernel", "scale"),
     ),
 )
 

@@ -1,28 +1,34 @@
 """Which kernels are products of matrices that a processor computes in register tiles.
 
-Factors are elements of f32 matrices: nothing is computed from them before the product. One axis of
-the rows and one of the columns are tiled, the last ones; other axes have a product for each of
-their points. A kernel has one product: each has a panel and sums in the caches, and nothing is read
-once less if two are computed together.
+Factors are elements of matrices of f32, or of f16 and bf16, which are converted to f32: nothing
+else is computed from them before the product. Of the rows, the longest axis is tiled, of the
+columns the last one; other axes have a product for each of their points. A kernel has one product:
+each has a panel and sums in the caches, and nothing is read once less if two are computed together.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr
-from kernelfarm.ir.contractions import WIDE_FACTORS, Contraction, find_contraction
+from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, element_type, find_contraction
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
+
+LEAST_NARROW_ROWS = 16
+"""A product of 16 bits with fewer rows reads its right factor without a panel: memory limits it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor of a sum: its load, and the steps between its elements, in elements.
+    """A factor of a sum: its load, its type, and the steps between its elements, in elements.
 
     `along` is the step to the next row or column, `inner` the step to the next term.
     """
 
     load: Load
+    dtype: DType
     along: Expr
     inner: Expr
 
@@ -49,14 +55,14 @@ def find_processor_product(kernel: Kernel) -> ProcessorProduct | None:
     found = single_product(kernel)
     if found is None or len(kernel.reduction) != 1:
         return None
-    if not found.rows or found.rows[-1].extent is ONE:
-        return None
     rows, columns, (terms,), (summed,) = (
-        found.rows[-1],
+        _rows(found),
         found.columns[-1],
         kernel.reduction,
         found.sums,
     )
+    if rows is None or rows.extent is ONE:
+        return None
     left = _factor(kernel, summed.left, rows, terms)
     right = _factor(kernel, summed.right, columns, terms)
     if left is None or right is None:
@@ -66,12 +72,35 @@ def find_processor_product(kernel: Kernel) -> ProcessorProduct | None:
 
 
 def single_product(kernel: Kernel) -> Contraction | None:
-    """The one product of f32 that a kernel is, wherever its factors come from; None if it is none.
+    """The one product that a kernel is, wherever its factors come from; None if it is none.
 
     Positions of factors are linear only when the axes of the kernel have their last form.
     """
-    found = find_contraction(kernel, WIDE_FACTORS)
-    return found if found is not None and len(found.sums) == 1 else None
+    found = find_contraction(kernel, ALL_FACTORS, may_differ=True)
+    if found is None or len(found.sums) != 1:
+        return None
+    (summed,) = found.sums
+    is_wide = all(
+        element_type(kernel, number) is DType.F32 for number in (summed.left, summed.right)
+    )
+    return found if is_wide or _has_rows(found) else None
+
+
+def _has_rows(found: Contraction) -> bool:
+    """True if there are enough rows to convert the right factor once for them."""
+    rows = _rows(found)
+    return (
+        rows is not None and rows.extent.is_constant and rows.extent.constant >= LEAST_NARROW_ROWS
+    )
+
+
+def _rows(found: Contraction) -> Axis | None:
+    """The axis of the rows with the most points; a varying number counts as most."""
+
+    def points(axis: Axis) -> float:
+        return axis.extent.constant if axis.extent.is_constant else math.inf
+
+    return max(reversed(found.rows), key=points, default=None)
 
 
 def _factor(kernel: Kernel, number: int, axis: Axis, terms: Axis) -> Factor | None:
@@ -82,4 +111,4 @@ def _factor(kernel: Kernel, number: int, axis: Axis, terms: Axis) -> Factor | No
     along, inner = (load.index.coefficient_of(each.name) for each in (axis, terms))
     if along is None or inner is None or {axis.name, terms.name} & (along.symbols | inner.symbols):
         return None
-    return Factor(load, along, inner)
+    return Factor(load, kernel.param(load.param).dtype, along, inner)

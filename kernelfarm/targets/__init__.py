@@ -18,6 +18,7 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from kernelfarm.errors import InternalError, UnknownTargetError
+from kernelfarm.targets.facts import AttentionFacts as AttentionFacts
 from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
 from kernelfarm.targets.facts import CubeFacts as CubeFacts

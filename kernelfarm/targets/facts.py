@@ -149,6 +149,20 @@ class TileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class AttentionFacts:
+    """Which attention kernels compute faster than the framework, by the types of its elements.
+
+    `one_query` are those of attention of one query for each head. Of `several_queries`, there are
+    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`.
+    """
+
+    one_query: tuple[str, ...]
+    several_queries: tuple[str, ...]
+    least_queries: int
+    most_score_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixInstruction:
     """A form of a chip's instructions for matrices: (m, k) by (k, n), with sums in f32.
 
@@ -303,8 +317,7 @@ class TargetFacts:
     unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    `attends_one_query`: the element types of which kernels compute attention of one query for each
-    head, in place of the framework's attention.
+    Without `attention`, the framework computes all attention.
     """
 
     name: str
@@ -314,7 +327,6 @@ class TargetFacts:
     max_sorted_elems: int | None = None
     adds_biases_apart: bool = False
     gradients_like_operands: bool = False
-    attends_one_query: tuple[str, ...] = ()
     max_kernel_name_chars: int | None = None
     max_two_pass_elems: tuple[tuple[str, TwoPassLimits], ...] = ()
     memory: MemoryFacts = MemoryFacts()
@@ -322,6 +334,7 @@ class TargetFacts:
     products: ProductFacts | None = None
     few_rows: FewRowFacts | None = None
     tiles: TileFacts | None = None
+    attention: AttentionFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     cube: CubeFacts | None = None

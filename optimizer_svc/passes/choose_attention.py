@@ -1,17 +1,23 @@
-"""Decides which attention kernels compute: that of one query for each head, as in decoding.
+"""Decides which attention kernels compute in place of the framework's.
 
-Memory limits it: each key and value is read once. The framework's kernels on processors are made
-for blocks of queries; with one query of 16 bits they take many times as long as memory does.
+With one query for each head, as in decoding, memory limits attention: each key and value is read
+once. The framework's kernels on processors are made for blocks of queries; with one query of 16
+bits they take many times as long as memory does.
+
+With several queries, attention is two products of matrices for each head, which processors compute
+in register tiles, and the softmax of the scores between them. The scores are in memory, so only
+those of a limited size are computed by kernels.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from kernelfarm.ir.algebra.expr import ONE
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import AttentionFacts, TargetFacts
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.attention import AttentionChoice
@@ -27,41 +33,59 @@ _AXES = 4
 def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
-    if not nodes or not target.attends_one_query:
+    if not nodes or target.attention is None:
         return AttentionChoice(frozenset())
     facts = graph_facts(graph)
     read = facts.consumers.keys() | set(outputs_read(graph))
     chosen: list[int] = []
-    refused: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        verdict = _refused(facts, node, target)
+        verdict = _refused(facts, node, target.attention)
         if verdict is None and not read.isdisjoint(node.results[1:]):
             verdict = Refused("whose log-sum-exps are read")
         if verdict is None:
             chosen.append(node.results[0])
+            notes[f"of {_queries(facts, node)} by kernels"] += 1
         else:
-            refused[verdict.reason] += 1
-    notes = [f"attention: {len(chosen)} of one query by kernels"] if chosen else []
-    notes += [f"attention: {count} by the framework: {why}" for why, count in refused.items()]
-    return AttentionChoice(frozenset(chosen), tuple(notes))
+            notes[f"by the framework: {verdict.reason}"] += 1
+    lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
+    return AttentionChoice(
+        frozenset(chosen), tuple(f"attention: {notes[line]} {line}" for line in lines)
+    )
 
 
-def _refused(facts: GraphFacts, node: Node, target: TargetFacts) -> Refused | None:
+def _queries(facts: GraphFacts, node: Node) -> str:
+    is_one = facts.types[operands(node)[0]].shape[2] is ONE
+    return "one query" if is_one else "several queries"
+
+
+def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:
     """Why the framework computes attention; None if kernels do."""
     if not isinstance(node.attr("scale"), float):
-        return Refused("it has dropout, a causal mask or a scale that varies")
+        return Refused("it has dropout, or a scale that varies")
     kinds = [facts.types[value] for value in operands(node)]
     if not _is_attention(kinds, node.types):
         return Refused("of other operands")
     query, key = kinds[0], kinds[1]
-    if query.shape[2] is not ONE:
-        return Refused("of several queries")
-    if query.dtype.value not in target.attends_one_query:
+    is_one = query.shape[2] is ONE
+    if query.dtype.value not in (known.one_query if is_one else known.several_queries):
         return Refused(f"of {query.dtype.value}, for which kernels were not timed")
     sizes = (query.shape[1], query.shape[3], key.shape[1])
     if not all(size.is_constant and size.constant > 0 for size in sizes):
         return Refused("of a varying number of heads")
+    return None if is_one else _several_refused(query, key, known)
+
+
+def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) -> Refused | None:
+    """Why the framework computes attention of several queries; None if kernels do."""
+    scores = product_of([*query.shape[:3], key.shape[2]])
+    if not scores.is_constant:
+        return Refused("of several queries, with a varying number of scores")
+    if query.shape[2].constant < known.least_queries:
+        return Refused(f"of 2 to {known.least_queries - 1} queries")
+    if scores.constant * DType.F32.itemsize_bytes > known.most_score_bytes:
+        return Refused(f"with scores of more than {known.most_score_bytes} bytes")
     return None
 
 

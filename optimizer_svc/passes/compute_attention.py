@@ -4,13 +4,14 @@
     with s = sum(q * k; width) * scale + mask
 
 in f32. Queries of the heads that share keys are an axis of their own, so that kernels read keys and
-values as they are. As in the framework, a query that may see no key has a result of zeros.
+values as they are. As in the framework, a query that may see no key has a result of zeros, and
+with a causal mask, query number i sees the keys up to number i.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
@@ -19,6 +20,8 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
 from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.prims_writer import PrimsWriter
+
+_Shape = tuple[Expr, ...]
 
 
 def compute_attention(graph: Graph, attention: AttentionChoice) -> Graph:
@@ -35,70 +38,141 @@ def compute_attention(graph: Graph, attention: AttentionChoice) -> Graph:
     return replace(graph, nodes=tuple(writer.nodes))
 
 
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Extents: `rows` are those of the queries, (b, g, h), or (b, g, h, q) with several for a head.
+
+    b: batch, g: heads of keys, h: heads of a group, q: queries, s: keys, d: width of a head
+    """
+
+    rows: _Shape
+    heads: Expr
+    queries: Expr
+    keys: Expr
+
+    @property
+    def scores(self) -> _Shape:
+        """The extents of the scores: a row for each query."""
+        return (*self.rows, self.keys)
+
+    @property
+    def row_dims(self) -> tuple[int, ...]:
+        """The axes of the queries."""
+        return tuple(range(len(self.rows)))
+
+
 class _Writer(PrimsWriter):
     """Computed attention ends in a node with the old result."""
 
     def compute(self, node: Node) -> None:
-        """Appends attention of one query for each head.
-
-        Shapes: b: batch, g: heads of keys, h: heads of a group, s: keys, d: width of a head
-        """
+        """Appends attention."""
         spend(32)
         query, key, value, *masks = operands(node)
-        (batch, heads, _, width), groups = self.types[query].shape, self.types[key].shape[1]
-        keys, depth = self.types[value].shape[2:]
-        shape = (batch, groups, as_expr(heads.constant // groups.constant))
-        rows = self.add(node, "reshape", self._wide(node, query), shape=(*shape, width))
-        scores = self._products(node, rows, self._wide(node, key), (*shape, keys, width))
-        scores = self.add(node, "sum", scores, dims=(4,))
-        scale = self._number(node, node.attr("scale"), (*shape, keys))
-        scores = self.add(node, "mul", scores, scale)
+        (batch, heads, queries, width), groups = self.types[query].shape, self.types[key].shape[1]
+        keys = self.types[value].shape[2]
+        rows = (batch, groups, as_expr(heads.constant // groups.constant))
+        sizes = _Sizes(rows if queries is ONE else (*rows, queries), heads, queries, keys)
+        found = self.add(node, "reshape", self._wide(node, query), shape=(*sizes.rows, width))
+        scores = self._scores(node, found, self._wide(node, key), sizes)
         for mask in masks:
-            spread = self._spread_mask(node, mask, (*shape, keys), heads)
-            scores = self.add(node, "add", scores, spread)
-        shares, total = self._softmax(node, scores, (*shape, keys))
-        terms = self._weighted(node, shares, self._wide(node, value), (*shape, keys, depth))
-        result = self.add(node, "sum", terms, dims=(3,))
-        result = self.add(node, "div", result, self._spread(node, total, (*shape, depth)))
-        result = self.add(node, "reshape", result, shape=node.types[0].shape)
-        self.finish(node, "convert", result, dtype=node.types[0].dtype)
+            scores = self.add(node, "add", scores, self._spread_mask(node, mask, sizes))
+        if node.attr("is_causal") is True:
+            scores = self._hide_later(node, scores, sizes)
+        shares, total = self._softmax(node, scores, sizes)
+        wide = self._wide(node, value)
+        if queries is ONE:
+            self._finish_one(node, shares, total, wide)
+        else:
+            self._finish_several(node, shares, total, wide)
 
-    def _softmax(self, node: Node, scores: int, shape: tuple[Expr, ...]) -> tuple[int, int]:
-        """The exponentials (b, g, h, s) relative to the largest, and their sums (b, g, h)."""
-        top = self.add(node, "amax", scores, dims=(3,))
-        least = self._number(node, -math.inf, shape[:3])
+    def _scores(self, node: Node, rows: int, keys: int, sizes: _Sizes) -> int:
+        """The products of queries and keys, scaled."""
+        shape = (*sizes.scores, self.types[keys].shape[3])
+        last = len(shape) - 1
+        left = self.add(node, "broadcast_in_dim", rows, shape=shape, dims=(*sizes.row_dims, last))
+        right = self.add(node, "broadcast_in_dim", keys, shape=shape, dims=(0, 1, last - 1, last))
+        found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(last,))
+        return self.add(node, "mul", found, self._number(node, node.attr("scale"), sizes.scores))
+
+    def _hide_later(self, node: Node, scores: int, sizes: _Sizes) -> int:
+        """The scores of a causal mask: -inf for keys behind a query's own number."""
+        shape, last = (sizes.queries, sizes.keys), len(sizes.rows)
+        numbers = []
+        for axis, length in enumerate(shape):
+            numbered = self.add(node, "iota", dtype=DType.I64, length=length)
+            numbers.append(self.add(node, "broadcast_in_dim", numbered, shape=shape, dims=(axis,)))
+        is_seen = self.add(node, "ge", *numbers)
+        if sizes.queries is ONE:
+            is_seen = self.add(node, "reshape", is_seen, shape=(sizes.keys,))
+        dims = (last,) if sizes.queries is ONE else (last - 1, last)
+        is_seen = self.add(node, "broadcast_in_dim", is_seen, shape=sizes.scores, dims=dims)
+        return self.add(node, "where", is_seen, scores, self._number(node, -math.inf, sizes.scores))
+
+    def _softmax(self, node: Node, scores: int, sizes: _Sizes) -> tuple[int, int]:
+        """The exponentials relative to the largest score of a query, and their sums (rows)."""
+        last = (len(sizes.rows),)
+        top = self.add(node, "amax", scores, dims=last)
+        least = self._number(node, -math.inf, sizes.rows)
         sees_nothing = self.add(node, "eq", top, least)
-        top = self.add(node, "where", sees_nothing, self._number(node, 0.0, shape[:3]), top)
-        apart = self.add(node, "sub", scores, self._spread(node, top, shape))
+        top = self.add(node, "where", sees_nothing, self._number(node, 0.0, sizes.rows), top)
+        apart = self.add(node, "sub", scores, self._spread(node, top, sizes.scores))
         shares = self.add(node, "exp", apart)
-        total = self.add(node, "sum", shares, dims=(3,))
-        one = self._number(node, 1.0, shape[:3])
+        total = self.add(node, "sum", shares, dims=last)
+        one = self._number(node, 1.0, sizes.rows)
         return shares, self.add(node, "where", sees_nothing, one, total)
 
-    def _products(self, node: Node, rows: int, keys: int, shape: tuple[Expr, ...]) -> int:
-        """Queries (b, g, h, d) times keys (b, g, s, d), (b, g, h, s, d)."""
-        left = self.add(node, "broadcast_in_dim", rows, shape=shape, dims=(0, 1, 2, 4))
-        right = self.add(node, "broadcast_in_dim", keys, shape=shape, dims=(0, 1, 3, 4))
-        return self.add(node, "mul", left, right)
+    def _finish_one(self, node: Node, shares: int, total: int, values: int) -> None:
+        """Appends the result from shares (b, g, h, s), their sums and values (b, g, s, d)."""
+        found = self._means(node, (shares, total, values), (0, 1, 3, 4))
+        found = self.add(node, "reshape", found, shape=node.types[0].shape)
+        self.finish(node, "convert", found, dtype=node.types[0].dtype)
 
-    def _weighted(self, node: Node, shares: int, values: int, shape: tuple[Expr, ...]) -> int:
-        """Shares (b, g, h, s) times values (b, g, s, d), (b, g, h, s, d)."""
-        left = self.add(node, "broadcast_in_dim", shares, shape=shape, dims=(0, 1, 2, 3))
-        right = self.add(node, "broadcast_in_dim", values, shape=shape, dims=(0, 1, 3, 4))
-        return self.add(node, "mul", left, right)
+    def _finish_several(self, node: Node, shares: int, total: int, values: int) -> None:
+        """Appends the result from shares (b, g, h, q, s), their sums and values (b, g, s, d).
 
-    def _spread_mask(self, node: Node, mask: int, shape: tuple[Expr, ...], heads: Expr) -> int:
-        """What is added to scores, (b, g, h, s); a mask has up to four axes (b, heads, 1, s)."""
+        In memory, the heads of a query are beside each other, as the product behind reads them.
+        """
+        shares = self.add(node, "permute", shares, dims=(0, 3, 1, 2, 4))
+        total = self.add(node, "permute", total, dims=(0, 3, 1, 2))
+        found = self._means(node, (shares, total, values), (0, 2, 4, 5))
+        batch, heads, queries, depth = node.types[0].shape
+        found = self.add(node, "reshape", found, shape=(batch, queries, heads, depth))
+        found = self.add(node, "convert", found, dtype=node.types[0].dtype)
+        self.finish(node, "permute", found, dims=(0, 2, 1, 3))
+
+    def _means(self, node: Node, found: tuple[int, int, int], dims: tuple[int, ...]) -> int:
+        """The sums of shares times values, divided by the sums of shares.
+
+        `dims` are the axes of values among those of the shares, (rows, s), and d.
+        """
+        shares, total, values = found
+        shape = (*self.types[shares].shape, self.types[values].shape[3])
+        last = len(shape) - 1
+        left = self.add(node, "broadcast_in_dim", shares, shape=shape, dims=tuple(range(last)))
+        right = self.add(node, "broadcast_in_dim", values, shape=shape, dims=dims)
+        terms = self.add(node, "mul", left, right)
+        found_sum = self.add(node, "sum", terms, dims=(last - 1,))
+        spread = self._spread(node, total, self.types[found_sum].shape)
+        return self.add(node, "div", found_sum, spread)
+
+    def _spread_mask(self, node: Node, mask: int, sizes: _Sizes) -> int:
+        """What is added to scores; a mask has up to four axes (b, heads, q, s), each or 1."""
         extents = self.types[mask].shape
-        batch, own_heads, _, keys = (*(ONE,) * (4 - len(extents)), *extents)
-        divided = shape[1:3] if own_heads is heads and heads is not ONE else (ONE, ONE)
-        viewed = self.add(node, "reshape", self._wide(node, mask), shape=(batch, *divided, keys))
-        return self.add(node, "broadcast_in_dim", viewed, shape=shape, dims=(0, 1, 2, 3))
+        batch, own_heads, queries, keys = (*(ONE,) * (4 - len(extents)), *extents)
+        has_heads = own_heads is sizes.heads and sizes.heads is not ONE
+        divided = sizes.rows[1:3] if has_heads else (ONE, ONE)
+        own_queries = () if sizes.queries is ONE else (queries,)
+        viewed = self.add(
+            node, "reshape", self._wide(node, mask), shape=(batch, *divided, *own_queries, keys)
+        )
+        dims = (*sizes.row_dims, len(sizes.rows))
+        return self.add(node, "broadcast_in_dim", viewed, shape=sizes.scores, dims=dims)
 
-    def _spread(self, node: Node, value: int, shape: tuple[Expr, ...]) -> int:
-        return self.add(node, "broadcast_in_dim", value, shape=shape, dims=(0, 1, 2))
+    def _spread(self, node: Node, value: int, shape: _Shape) -> int:
+        dims = tuple(range(self.types[value].rank))
+        return self.add(node, "broadcast_in_dim", value, shape=shape, dims=dims)
 
-    def _number(self, node: Node, number: object, shape: tuple[Expr, ...]) -> int:
+    def _number(self, node: Node, number: object, shape: _Shape) -> int:
         assert isinstance(number, float)  # the chooser asks for a scale
         return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
+from codegen_svc.emitters.llvm.element_types import convert, memory_type
+from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.processor_products import Factor
 
@@ -21,7 +23,30 @@ Symbols = Mapping[str, Value]
 def address_of(context: UnitContext, factor: Factor, symbols: Symbols) -> Value:
     """The address of a factor's element at the symbols' point."""
     position = context.index.write(factor.load.index, symbols)
-    return context.fn.element(FLOAT, context.buffers[factor.load.param], position)
+    return context.fn.element(
+        memory_type(factor.dtype), context.buffers[factor.load.param], position
+    )
+
+
+def load_element(fn: FunctionText, dtype: DType, start: Value, position: Value) -> Value:
+    """The element of a factor at a position behind an address, as f32."""
+    place = fn.element(memory_type(dtype), start, position)
+    found = fn.load(memory_type(dtype), place, dtype.itemsize_bytes)
+    return convert(fn, found, dtype, DType.F32)
+
+
+def load_vector(fn: FunctionText, factor: Factor, place: Value, lanes: int) -> Value:
+    """Adjacent elements of a factor, as f32."""
+    dtype = factor.dtype
+    found = fn.load(f"<{lanes} x {memory_type(dtype)}>", place, dtype.itemsize_bytes)
+    vector = f"<{lanes} x {FLOAT}>"
+    if dtype is DType.F16:
+        return fn.cast("fpext", found, vector)
+    if dtype is not DType.BF16:
+        return found
+    bits = fn.cast("zext", found, f"<{lanes} x {I32}>")
+    sixteen = ", ".join([f"{I32} 16"] * lanes)
+    return fn.cast("bitcast", fn.op("shl", bits, Value(f"<{sixteen}>", bits.type)), vector)
 
 
 class Panel:
@@ -92,8 +117,8 @@ class Panel:
 
             def square(at: Value) -> None:
                 term = fn.op("mul nuw nsw", at, lanes, wish="term")
-                places = [fn.element(FLOAT, start, term) for start in starts]
-                rows = [fn.load(product.vector, place, ELEMENT_BYTES) for place in places]
+                places = [fn.element(memory_type(factor.dtype), start, term) for start in starts]
+                rows = [load_vector(fn, factor, place, product.lanes) for place in places]
                 for below, row in enumerate(self._transposed(rows)):
                     own = fn.op("add nuw nsw", term, integer(below, I64))
                     fn.store(row, self.at(own, left), product.vector_bytes)
@@ -134,10 +159,11 @@ class Panel:
         start = address_of(self._context, factor, {**symbols, product.columns.name: first_column})
 
         def term(at: Value) -> None:
-            row = fn.element(FLOAT, start, fn.op("mul nsw", at, step))
+            row = fn.element(memory_type(factor.dtype), start, fn.op("mul nsw", at, step))
             for part in range(product.vectors):
                 column = integer(part * product.lanes, I64)
-                found = fn.load(product.vector, fn.element(FLOAT, row, column), ELEMENT_BYTES)
+                place = fn.element(memory_type(factor.dtype), row, column)
+                found = load_vector(fn, factor, place, product.lanes)
                 fn.store(found, self.at(at, column), product.vector_bytes)
 
         write_loop(fn, "copied", (ZERO_I64, count), term, is_inner=False)
@@ -155,7 +181,7 @@ class Panel:
             def column(number: Value) -> None:
                 own = self._column(first_column, number, symbols)
                 start = address_of(self._context, factor, {**symbols, product.columns.name: own})
-                found = fn.load(FLOAT, fn.element(FLOAT, start, offset), ELEMENT_BYTES)
+                found = load_element(fn, factor.dtype, start, offset)
                 fn.store(found, self.at(at, number), ELEMENT_BYTES)
 
             write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)

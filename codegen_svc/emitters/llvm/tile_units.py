@@ -14,7 +14,10 @@ to those of the slices before, so rounding errors grow with the terms of a slice
 
 from __future__ import annotations
 
-from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of
+from dataclasses import dataclass
+
+from codegen_svc.emitters.llvm.element_types import memory_type
+from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of, load_element, load_vector
 from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, Value, integer
 from codegen_svc.emitters.llvm.tiles import (
     BLOCK_GROUPS,
@@ -22,19 +25,28 @@ from codegen_svc.emitters.llvm.tiles import (
     ELEMENT_BYTES,
     GROUP_AXIS,
     GROUP_ROWS,
-    ROWS,
     TiledProduct,
 )
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.values import Scope
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
-from kernelfarm.ir.algebra.expr import Expr, ceil_div
+from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis
 
 # Sums of a tile, which LLVM keeps in registers.
 _SLOT_BYTES = 8
 # Symbols for the position of a result in its unit. They are no identifiers, so no axis has them.
 _ROW, _LANE = "unit.row", "unit.lane"
+
+
+@dataclass(frozen=True, slots=True)
+class _LeftRows:
+    """Where the rows of a tile begin in the left factor, the step to the next term, their type."""
+
+    starts: list[Value]
+    step: Value
+    dtype: DType
 
 
 class TileWriter:
@@ -44,6 +56,8 @@ class TileWriter:
         self._context = context
         self._fn = context.fn
         self._product = product
+        self._left = product.product.left.dtype
+        self._wide = self._rows_of_f32(product)
         self._panel = Panel(context, product)
         count = product.block_rows * product.width
         self._sums = self._fn.alloca("sums", FLOAT, count)
@@ -138,39 +152,74 @@ class TileWriter:
     ) -> None:
         """Writes the loop over whole tiles, and one over the tile that the last rows make."""
         fn, product = self._fn, self._product
-        first, count = rows
-        whole = fn.op("udiv", count, integer(ROWS, I64), wish="tiles")
-        above = fn.op("add nuw nsw", count, integer(ROWS - 1, I64), wish="rows.above")
-        all_ = fn.op("udiv", above, integer(ROWS, I64), wish="tiles.all")
+        (first, count), height = rows, product.height
+        whole = fn.op("udiv", count, integer(height, I64), wish="tiles")
+        above = fn.op("add nuw nsw", count, integer(height - 1, I64), wish="rows.above")
+        all_ = fn.op("udiv", above, integer(height, I64), wish="tiles.all")
         left = product.product.left
         step = self._index(left.inner, symbols)
 
-        def tile(at: Value, height: int, last: Value | None = None) -> None:
-            inside = fn.op("mul nuw nsw", at, integer(ROWS, I64), wish="tile.row")
+        def tile(at: Value, rows: int, last: Value | None = None) -> None:
+            inside = fn.op("mul nuw nsw", at, integer(height, I64), wish="tile.row")
             top = fn.op("add nuw nsw", first, inside, wish=product.rows.name)
             starts = []
-            for row in range(height):
+            for row in range(rows):
                 own = fn.op("add nuw nsw", top, integer(row, I64), wish=product.rows.name)
                 if last is not None:
                     own = fn.intrinsic("smin", own, last, wish=product.rows.name)
                 starts.append(address_of(self._context, left, {**symbols, product.rows.name: own}))
-            self._tile(starts, step, inside, terms)
+            self._tile(self._widened(starts, step, terms[0]), inside, terms)
 
-        write_loop(fn, "tile", (ZERO_I64, whole), lambda at: tile(at, ROWS), is_inner=False)
+        write_loop(fn, "tile", (ZERO_I64, whole), lambda at: tile(at, height), is_inner=False)
         extent = product.rows.extent
         if not extent.is_constant:
             last = fn.op("sub nsw", self._index(extent, symbols), integer(1, I64), wish="row.last")
             rest = (whole, all_)
-            write_loop(fn, "rest", rest, lambda at: tile(at, ROWS, last), is_inner=False)
-        elif extent.constant % ROWS:
-            height = extent.constant % ROWS
-            write_loop(fn, "rest", (whole, all_), lambda at: tile(at, height), is_inner=False)
+            write_loop(fn, "rest", rest, lambda at: tile(at, height, last), is_inner=False)
+        elif extent.constant % height:
+            left_over = extent.constant % height
+            write_loop(fn, "rest", (whole, all_), lambda at: tile(at, left_over), is_inner=False)
 
-    def _tile(
-        self, starts: list[Value], step: Value, row: Value, terms: tuple[Value, Value]
-    ) -> None:
-        """Writes the sums of one tile, whose rows of the left factor begin at `starts`."""
+    def _rows_of_f32(self, product: TiledProduct) -> Value | None:
+        """Memory for a tile's rows of a narrow left factor as f32; None if they are read as is."""
+        left = product.product.left
+        if left.dtype is DType.F32 or left.inner is not ONE:
+            return None
+        return self._fn.alloca("rows", FLOAT, product.height * product.slice_terms)
+
+    def _widened(self, starts: list[Value], step: Value, count: Value) -> _LeftRows:
+        """Where a tile's rows of the left factor begin, as f32 if they are converted before."""
+        if self._wide is None:
+            return _LeftRows(starts, step, self._left)
         fn, product = self._fn, self._product
+        lanes = integer(product.lanes, I64)
+        factor = product.product.left
+        whole = fn.op("mul nuw nsw", fn.op("udiv", count, lanes), lanes, wish="terms.whole")
+        rows = [
+            fn.element(FLOAT, self._wide, integer(row * product.slice_terms, I64))
+            for row in range(len(starts))
+        ]
+
+        def vector(number: Value) -> None:
+            at = fn.op("mul nuw nsw", number, lanes)
+            for start, row in zip(starts, rows, strict=True):
+                place = fn.element(memory_type(factor.dtype), start, at)
+                found = load_vector(fn, factor, place, product.lanes)
+                fn.store(found, fn.element(FLOAT, row, at), ELEMENT_BYTES)
+
+        def single(at: Value) -> None:
+            for start, row in zip(starts, rows, strict=True):
+                found = load_element(fn, factor.dtype, start, at)
+                fn.store(found, fn.element(FLOAT, row, at), ELEMENT_BYTES)
+
+        vectors = (ZERO_I64, fn.op("udiv", count, lanes, wish="vectors"))
+        write_loop(fn, "widened", vectors, vector, is_inner=False)
+        write_loop(fn, "widened", (whole, count), single, is_inner=False)
+        return _LeftRows(rows, integer(1, I64), DType.F32)
+
+    def _tile(self, left: _LeftRows, row: Value, terms: tuple[Value, Value]) -> None:
+        """Writes the sums of one tile."""
+        fn, product, starts, step = self._fn, self._product, left.starts, left.step
         vector, (count, is_first) = product.vector, terms
         columns = [integer(part * product.lanes, I64) for part in range(product.vectors)]
         slots = [[fn.alloca("total", vector) for _ in range(product.vectors)] for _ in starts]
@@ -184,8 +233,7 @@ class TileWriter:
             ]
             position = at if step.text == "1" else fn.op("mul nsw", at, step, wish="step")
             for start, row_slots in zip(starts, slots, strict=True):
-                place = fn.element(FLOAT, start, position)
-                element = self._spread(fn.load(FLOAT, place, ELEMENT_BYTES, wish="left"))
+                element = self._spread(load_element(fn, left.dtype, start, position))
                 for right, slot in zip(rights, row_slots, strict=True):
                     before = fn.load(vector, slot, _SLOT_BYTES)
                     fn.store(self._fma(element, right, before), slot, _SLOT_BYTES)

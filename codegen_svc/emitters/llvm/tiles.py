@@ -11,7 +11,8 @@ pack each panel rarely, and many threads all have work. Every sum is computed in
 
 Measured on an AMD EPYC 9004 (Zen 4), two threads, f32, against others of 4 to 12 rows: 6 x 64 with
 AVX-512 and 6 x 16 with AVX2 are fastest. The sums, a row of the panel and an element of the left
-factor need 29 of 32 registers, and 15 of 16.
+factor need 29 of 32 registers, and 15 of 16. A matrix whose columns fill no tile of that width has
+narrower tiles of more rows, with as many sums.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from codegen_svc.emitters.llvm.text import FLOAT
-from kernelfarm.ir.algebra.expr import ceil_div
+from kernelfarm.ir.algebra.expr import Expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis, Kernel
 from kernelfarm.ir.processor_products import ProcessorProduct, find_processor_product
 
-ROWS: Final = 6
-"""Rows of a tile."""
-_VECTORS: Final = {256: 2}
+_SUMS: Final = {256: 12}
+_MOST_SUMS: Final = 24
+"""Vectors of sums of a tile, by the bits of a vector: AVX2 has 16 registers, others have 32."""
 _MOST_VECTORS: Final = 4
-"""Vectors of a row of a tile, by the bits of a vector: AVX2 has 16 registers, others have 32."""
+_LEAST_ROWS: Final = 6
 _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
 """Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in
 the first-level cache (AVX2: 16 KiB)."""
-GROUP_ROWS: Final = 8 * ROWS
+GROUP_ROWS: Final = 48
 """Rows of a unit: to pack a panel for so few costs about a tenth of their time."""
 BLOCK_GROUPS: Final = 8
 """The most groups of a block. Their sums are on the stack (AVX-512: 96 KiB)."""
@@ -45,11 +46,15 @@ _LEAST_BITS: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class TiledProduct:
-    """A product whose tiles have rows of `vectors` of `lanes`; a panel has `slice_terms`."""
+    """A product whose tiles have `height` rows of `vectors` of `lanes`.
+
+    A panel has `slice_terms`.
+    """
 
     product: ProcessorProduct
     lanes: int
     vectors: int
+    height: int
     slice_terms: int
 
     @property
@@ -109,7 +114,8 @@ def tiled_product(kernel: Kernel, vector_bits: int) -> TiledProduct | None:
     if found is None or vector_bits < _LEAST_BITS:
         return None
     lanes = vector_bits // (8 * ELEMENT_BYTES)
-    vectors = _VECTORS.get(vector_bits, _MOST_VECTORS)
+    sums = _SUMS.get(vector_bits, _MOST_SUMS)
+    vectors = _vectors(found.columns.extent, lanes, min(_MOST_VECTORS, sums // _LEAST_ROWS))
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
@@ -117,5 +123,14 @@ def tiled_product(kernel: Kernel, vector_bits: int) -> TiledProduct | None:
         found,
         lanes=lanes,
         vectors=vectors,
+        height=sums // vectors,
         slice_terms=_SLICE.get(vector_bits, _MOST_SLICE),
     )
+
+
+def _vectors(columns: Expr, lanes: int, most: int) -> int:
+    """The vectors of a row of a tile with which the fewest columns are computed for nothing."""
+    if not columns.is_constant:
+        return most
+    whole = ceil_div(columns, lanes).constant
+    return min(range(most, 0, -1), key=lambda vectors: -(-whole // vectors) * vectors)

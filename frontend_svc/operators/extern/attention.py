@@ -35,14 +35,11 @@ def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequen
 
 
 def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
-    """The factor of the scores of attention without dropout and causal mask; None for others."""
+    """The factor of the scores of attention without dropout; None for others."""
     first = _DROPOUT_AT.get(node.op)
     if first is None or not operands or not operands[0].shape:
         return None
-    drops, is_causal = (
-        _argument(node, first + at, name, 0) for at, name in enumerate(("dropout_p", "is_causal"))
-    )
-    if drops != 0 or is_causal != 0:
+    if _argument(node, first, "dropout_p", 0) != 0 or _causal_argument(node) not in (0, 1):
         return None
     scale, width = node.attr("scale"), operands[0].shape[-1]
     if scale is None and width.is_constant and width.constant > 0:
@@ -50,6 +47,15 @@ def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
     if not isinstance(scale, int | float) or isinstance(scale, bool):
         return None
     return float(scale) if abs(scale) < _LARGEST_SCALE else None
+
+
+def is_causal(node: Node) -> bool:
+    """True for attention in which query number i sees the keys up to number i."""
+    return node.op in _DROPOUT_AT and _causal_argument(node) == 1
+
+
+def _causal_argument(node: Node) -> Arg:
+    return _argument(node, _DROPOUT_AT[node.op] + 1, "is_causal", 0)
 
 
 def _argument(node: Node, position: int, name: str, default: Arg) -> Arg:
