@@ -27,6 +27,29 @@ reduce r0 in {summed}
 """)
 
 
+def mixed(
+    rows: int, columns: int, summed: int, left: str, right: str, *, has_columns: bool
+) -> Kernel:
+    """x (rows, summed) by a weight of another type, (summed, columns) if it `has_columns`, in f32."""
+    at = f"d1 + {columns}*r0" if has_columns else f"{summed}*d1 + r0"
+    return parse_kernel(f"""\
+kernel mixed
+param in in0: {left}[{rows * summed}]
+param in in1: {right}[{columns * summed}]
+param out out0: f32[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+reduce r0 in {summed}
+  %0: {left} = load in0[{summed}*d0 + r0]
+  %1: f32 = convert %0
+  %2: {right} = load in1[{at}]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  store out0[{columns}*d0 + d1] = %5
+""")
+
+
 def gated(rows: int, columns: int, summed: int, dtype: str = "bf16") -> Kernel:
     """The SiLU of one product times another product of the same rows."""
     return parse_kernel(f"""\

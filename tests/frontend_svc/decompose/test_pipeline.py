@@ -52,21 +52,23 @@ def test_a_sum_of_a_product_says_that_it_scales_nothing(
 
 
 @pytest.mark.parametrize(
-    ("stated", "scale"),
+    ("stated", "scale", "is_causal"),
     [
-        ({}, 0.25),
-        ({"scale": 0.5}, 0.5),
-        ({"scale": 2}, 2.0),
-        ({"scale": 10**400}, None),
-        ({"scale": float("nan")}, None),
-        ({"dropout_p": 0.1}, None),
-        ({"is_causal": True}, None),
+        ({}, 0.25, None),
+        ({"scale": 0.5}, 0.5, None),
+        ({"scale": 2}, 2.0, None),
+        ({"scale": 10**400}, None, None),
+        ({"scale": float("nan")}, None, None),
+        ({"dropout_p": 0.1}, None, None),
+        ({"is_causal": True}, 0.25, True),
+        ({"is_causal": False}, 0.25, None),
+        ({"is_causal": 7}, None, None),
     ],
 )
 def test_attention_says_how_it_scales_its_scores(
-    stated: dict[str, float], scale: float | None
+    stated: dict[str, float], scale: float | None, is_causal: bool | None
 ) -> None:
-    """Unless it has dropout or a causal mask; a scale comes from outside and may be anything."""
+    """Unless it has dropout; a scale comes from outside and may be anything."""
     heads = tensor(1, 2, 1, 16)
     args = [Ref(0), Ref(1), Ref(2)]
     op = "aten.scaled_dot_product_attention.default"
@@ -74,3 +76,4 @@ def test_attention_says_how_it_scales_its_scores(
     node = replace(graph.nodes[0], attrs=normal_attrs(dict(stated)))
     (lowered,) = decompose_to_prims(replace(graph, nodes=(node,))).graph.nodes
     assert lowered.attr("scale") == scale
+    assert lowered.attr("is_causal") is is_causal

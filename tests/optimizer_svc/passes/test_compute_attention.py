@@ -1,4 +1,4 @@
-"""Attention of one query for each head, which kernels compute on some processors."""
+"""Attention that kernels compute on some processors: of one query for each head, or of several."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from torch.nn import functional
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.targets import TargetFacts, all_targets, target_facts
+from kernelfarm.ir.processor_products import find_processor_product
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.targets import AttentionFacts, TargetFacts, all_targets, target_facts
 from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
@@ -24,6 +26,7 @@ from tests.support.optimizer_passes import before_and_after
 from tests.support.traced_graphs import capturing
 
 B, H, KEYS, WIDTH = 2, 6, 37, 16
+QUERIES = 29
 ONE_QUERY = """\
 graph prims 1
 %0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
@@ -35,6 +38,75 @@ graph prims 1
 return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
 """
 TYPES = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-22}
+
+
+SEVERAL_QUERIES = """\
+graph prims 1
+%0: f32[2, 4, 16, 8]@[512, 128, 8, 1] = input "q"
+%1: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%3: f32[2, 4, 16, 8]@[512, 8, 32, 1] = extern(%0, %1, %2; is_causal=true, is_contraction=true, node=0, op="aten.scaled_dot_product_attention.default", scale=0.5) from [0]
+return %3: f32[2, 4, 16, 8]@[512, 8, 32, 1]
+"""
+
+
+@pytest.mark.golden
+def test_several_queries_have_the_heads_of_a_query_beside_each_other() -> None:
+    assert_golden(
+        before_and_after("compute-attention", SEVERAL_QUERIES, "cpu:x86-64-v4-amd"),
+        """\
+-- before compute-attention: graph
+graph prims 1
+%0: f32[2, 4, 16, 8]@[512, 128, 8, 1] = input "q"
+%1: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%3: f32[2, 4, 16, 8]@[512, 8, 32, 1] = extern(%0, %1, %2; is_causal=true, is_contraction=true, node=0, op="aten.scaled_dot_product_attention.default", scale=0.5) from [0]
+return %3: f32[2, 4, 16, 8]@[512, 8, 32, 1]
+-- after: graph
+graph prims 1
+%0: f32[2, 4, 16, 8]@[512, 128, 8, 1] = input "q"
+%1: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "k"
+%2: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "v"
+%4: f32[2, 2, 2, 16, 8] = reshape(%0; shape=[{2}, {2}, {2}, {16}, {8}]) from [0]
+%5: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%4; dims=[0, 1, 2, 3, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
+%6: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%1; dims=[0, 1, 4, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
+%7: f32[2, 2, 2, 16, 5, 8] = mul(%5, %6) from [0]
+%8: f32[2, 2, 2, 16, 5] = sum(%7; dims=[5]) from [0]
+%9: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=0.5) from [0]
+%10: f32[2, 2, 2, 16, 5] = mul(%8, %9) from [0]
+%11: i64[16] = iota(; dtype=i64, length={16}) from [0]
+%12: i64[16, 5] = broadcast_in_dim(%11; dims=[0], shape=[{16}, {5}]) from [0]
+%13: i64[5] = iota(; dtype=i64, length={5}) from [0]
+%14: i64[16, 5] = broadcast_in_dim(%13; dims=[1], shape=[{16}, {5}]) from [0]
+%15: bool[16, 5] = ge(%12, %14) from [0]
+%16: bool[2, 2, 2, 16, 5] = broadcast_in_dim(%15; dims=[3, 4], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
+%17: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=-inf) from [0]
+%18: f32[2, 2, 2, 16, 5] = where(%16, %10, %17) from [0]
+%19: f32[2, 2, 2, 16] = amax(%18; dims=[4]) from [0]
+%20: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=-inf) from [0]
+%21: bool[2, 2, 2, 16] = eq(%19, %20) from [0]
+%22: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=0.0) from [0]
+%23: f32[2, 2, 2, 16] = where(%21, %22, %19) from [0]
+%24: f32[2, 2, 2, 16, 5] = broadcast_in_dim(%23; dims=[0, 1, 2, 3], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
+%25: f32[2, 2, 2, 16, 5] = sub(%18, %24) from [0]
+%26: f32[2, 2, 2, 16, 5] = exp(%25) from [0]
+%27: f32[2, 2, 2, 16] = sum(%26; dims=[4]) from [0]
+%28: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=1.0) from [0]
+%29: f32[2, 2, 2, 16] = where(%21, %28, %27) from [0]
+%30: f32[2, 16, 2, 2, 5] = permute(%26; dims=[0, 3, 1, 2, 4]) from [0]
+%31: f32[2, 16, 2, 2] = permute(%29; dims=[0, 3, 1, 2]) from [0]
+%32: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%30; dims=[0, 1, 2, 3, 4], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
+%33: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%2; dims=[0, 2, 4, 5], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
+%34: f32[2, 16, 2, 2, 5, 8] = mul(%32, %33) from [0]
+%35: f32[2, 16, 2, 2, 8] = sum(%34; dims=[4]) from [0]
+%36: f32[2, 16, 2, 2, 8] = broadcast_in_dim(%31; dims=[0, 1, 2, 3], shape=[{2}, {16}, {2}, {2}, {8}]) from [0]
+%37: f32[2, 16, 2, 2, 8] = div(%35, %36) from [0]
+%38: f32[2, 16, 4, 8] = reshape(%37; shape=[{2}, {16}, {4}, {8}]) from [0]
+%39: f32[2, 16, 4, 8] = convert(%38; dtype=f32) from [0]
+%3: f32[2, 4, 16, 8] = permute(%39; dims=[0, 2, 1, 3]) from [0]
+return %3: f32[2, 4, 16, 8]@[512, 8, 32, 1]
+""",
+    )
 
 
 @pytest.mark.golden
@@ -96,8 +168,11 @@ return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
     )
 
 
+FACTS = AttentionFacts(("bf16", "f16", "f32"), ("bf16", "f16", "f32"), 16, 1 << 20)
+
+
 def attending(name: str) -> TargetFacts:
-    return replace(target_facts(name), attends_one_query=("bf16", "f16", "f32"))
+    return replace(target_facts(name), attention=FACTS)
 
 
 def heads(
@@ -168,6 +243,60 @@ def test_one_query_is_attended_as_exactly_as_by_the_framework(
     exact = attend(*(a.double() for a in args), wide)
     errors = [(y.double() - exact).abs().max().item() for y in (ours, attend(*args, mask))]
     assert errors[0] <= max(4 * errors[1], TYPES[dtype])
+
+
+def masks_of_queries() -> dict[str, Tensor | None]:
+    """Masks of attention of `QUERIES` queries."""
+    before = torch.arange(KEYS)[None] <= torch.arange(QUERIES)[:, None]
+    return {
+        "none": None,
+        "bool": before[None, None],
+        "of keys": (torch.arange(KEYS) < 20).expand(B, 1, 1, KEYS),
+        "added": torch.randn(B, H, QUERIES, KEYS),
+        "of one batch": torch.where(before, 0.0, -torch.inf),
+    }
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("name", masks_of_queries())
+def test_several_queries_are_attended_as_exactly_as_by_the_framework(
+    target: str, dtype: torch.dtype, name: str
+) -> None:
+    torch.manual_seed(0)
+    mask = masks_of_queries()[name]
+    mask = mask if mask is None or mask.dtype is torch.bool else mask.to(dtype)
+    args = heads(dtype, queries=QUERIES, value_width=24)
+    counts = Counts()
+    ours, _ = run(attending(target), counts, attend, *args, mask)
+    assert not counts.externs
+    wide = mask if mask is None or mask.dtype is torch.bool else mask.double()
+    exact = attend(*(a.double() for a in args), wide)
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, attend(*args, mask))]
+    assert errors[0] <= max(4 * errors[1], TYPES[dtype])
+
+
+@pytest.mark.parametrize("queries", [1, 16, QUERIES])
+@pytest.mark.parametrize("target", run_targets())
+def test_a_causal_mask_hides_later_keys(target: str, queries: int) -> None:
+    args, counts = heads(torch.float32, queries=queries), Counts()
+    ours, graph = run(
+        attending(target), counts, lambda *given: attend(*given, None, is_causal=True), *args
+    )
+    assert not counts.externs
+    assert [node.attr("is_causal") for node in graph.nodes if node.op == "extern"] == [True]
+    exact = attend(*(a.double() for a in args), None, is_causal=True)
+    torch.testing.assert_close(ours, exact.float())
+
+
+def test_products_of_several_queries_are_in_tiles() -> None:
+    """Also of 16 bits: a panel and the rows of a tile are converted where they are read."""
+    args = heads(torch.bfloat16, queries=QUERIES)
+    _, graph = run(attending("cpu:x86-64-v3"), Counts(), attend, *args, None)
+    kernels = optimize(graph, attending("cpu:x86-64-v4")).program.kernels
+    rows = [None if found is None else found.rows for found in map(find_processor_product, kernels)]
+    extents = [None if axis is None else axis.extent.constant for axis in rows]
+    assert extents == [3 * QUERIES, None, QUERIES]  # three heads share keys and values
 
 
 @pytest.mark.parametrize("target", run_targets())
@@ -242,8 +371,12 @@ def test_a_returned_result_has_the_layout_of_the_framework_s(target: str) -> Non
 
 
 REFUSED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], dict[str, Any]]] = {
-    "of several queries": (lambda: heads(torch.float32, queries=2), {}),
-    "it has dropout, a causal mask": (lambda: heads(torch.float32), {"is_causal": True}),
+    "of 2 to 15 queries": (lambda: heads(torch.float32, queries=15), {}),
+    "with scores of more than 1048576 bytes": (
+        lambda: heads(torch.float32, queries=600),
+        {},
+    ),
+    "it has dropout, or a scale that varies": (lambda: heads(torch.float32), {"scale": 1e31}),
     "of f64, for which kernels were not timed": (lambda: heads(torch.float64), {}),
 }
 
@@ -266,6 +399,19 @@ def test_other_attention_stays_with_the_framework(reason: str) -> None:
     found = choose_attention(graphs[0], attending(target))
     assert not found.results
     assert reason in "\n".join(found.notes)
+
+
+def test_a_varying_number_of_scores_stays_with_the_framework() -> None:
+    graph = parse_graph(
+        ONE_QUERY.replace("bf16[1, 4, 1, 8]", "bf16[1, 4, n, 8]").replace(
+            "graph prims 1\n", "graph prims 1\nsize n from 2 to 64\n"
+        )
+    )
+    found = choose_attention(graph, attending("cpu:x86-64-v4"))
+    assert not found.results
+    assert found.notes == (
+        "attention: 1 by the framework: of several queries, with a varying number of scores",
+    )
 
 
 def test_targets_that_were_not_measured_leave_attention_to_the_framework() -> None:

@@ -296,7 +296,7 @@ def test_what_follows_products_in_tiles_of_processors_is_fused_with_them() -> No
     torch.manual_seed(0)
     times = (("2", 2.0),)
     tiles = TileFacts(1, library=times, library_columns=times)
-    facts = replace(target_facts(host_cpu_target()), tiles=tiles)
+    facts = replace(target_facts(host_cpu_target()), tiles=tiles, attention=None)
     block, x, counts, found = Block(), torch.randn(2, 17, 64), Counts(), []
 
     def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:

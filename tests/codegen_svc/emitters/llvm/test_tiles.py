@@ -13,7 +13,7 @@ from codegen_svc.emitters.llvm.tiles import BLOCK_GROUPS, GROUP_ROWS, tiled_prod
 from kernelfarm.ir.loop_ir import Kernel, Load
 from tests.support.compiled_kernels import built as built_kernel
 from tests.support.compiled_kernels import run, stage_text
-from tests.support.product_kernels import linear, wide, wide_batched
+from tests.support.product_kernels import linear, mixed, wide, wide_batched
 
 EDGES = [
     # Rows of whole tiles, groups and blocks, and one more or less; terms of vectors and slices.
@@ -92,23 +92,64 @@ def test_each_batch_has_a_product_of_its_own() -> None:
     np.testing.assert_allclose(got, exact, rtol=2.0**-8, atol=1e-4)
 
 
+NARROW = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
+
+
+@pytest.mark.usefixtures("each_cpu_target")
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize(("rows", "columns", "summed"), [(17, 65, 37), (25, 8, 400), (50, 33, 16)])
+def test_factors_of_16_bits_are_converted_where_they_are_read(
+    dtype: str, rows: int, columns: int, summed: int
+) -> None:
+    """Also if only one of them is narrow, and if the columns of the right one are adjacent."""
+    for has_columns in (False, True):
+        for left in (dtype, "f32"):
+            kernel = mixed(rows, columns, summed, left, dtype, has_columns=has_columns)
+            assert tiled_product(kernel, 512) is not None
+            draw = np.random.default_rng(rows).standard_normal
+            x = draw((rows, summed)).astype(NARROW.get(left, np.float32))
+            w = draw((summed, columns) if has_columns else (columns, summed)).astype(NARROW[dtype])
+            out = np.full(rows * columns, np.nan, np.float32)
+            assert run(kernel, {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}) == 0
+            wide_w = w.astype(np.float64)
+            exact = x.astype(np.float64) @ (wide_w if has_columns else wide_w.T)
+            np.testing.assert_allclose(out.reshape(exact.shape), exact, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
-def test_sums_of_a_tile_stay_in_registers(target: str) -> None:
+@pytest.mark.parametrize("columns", [16, 32, 48, 64])
+def test_sums_of_a_tile_stay_in_registers(target: str, columns: int) -> None:
     """The loop over terms has one instruction for each vector of a tile, and stores nothing."""
-    asm = stage_text(built_kernel(wide(12, 64, 64), target), "asm")
-    loops = [part for part in asm.split("\n.L") if part.count("vfmadd231ps") >= 12]
-    tile = tiled_product(wide(12, 64, 64), 256 if target.endswith("v3") else 512)
+    kernel = wide(24, columns, 64)
+    tile = tiled_product(kernel, 256 if target.endswith("v3") else 512)
     assert tile is not None
-    assert [part.count("vfmadd231ps") for part in loops] == [6 * tile.vectors]
+    asm = stage_text(built_kernel(kernel, target), "asm")
+    loops = [part for part in asm.split("\n.L") if part.count("vfmadd231ps") >= 12]
+    sums = 12 if target.endswith("v3") else 24
+    assert tile.height * tile.vectors == sums
+    assert [part.count("vfmadd231ps") for part in loops] == [sums]
     (loop,) = (part[: part.index("\tj")] for part in loops)
     assert "(%rsp)" not in loop
 
 
+@pytest.mark.parametrize(
+    ("columns", "vectors"),
+    [(8, 1), (16, 1), (24, 2), (49, 4), (65, 3), (80, 3), (197, 2), (768, 4)],
+)
+def test_tiles_are_as_wide_as_computes_the_fewest_columns_for_nothing(
+    columns: int, vectors: int
+) -> None:
+    found = tiled_product(wide(24, columns, 64), 512)
+    assert found is not None
+    assert (found.vectors, found.height) == (vectors, 24 // vectors)
+
+
 def test_other_kernels_are_not_in_tiles() -> None:
     assert tiled_product(wide(12, 64, 64), 512) is not None
-    assert tiled_product(wide(12, 31, 64), 512) is None
-    assert tiled_product(wide(12, 31, 64), 256) is not None
+    assert tiled_product(wide(12, 7, 64), 512) is None
+    assert tiled_product(wide(12, 7, 64), 256) is not None
     assert tiled_product(linear(12, 64, 64), 512) is None
+    assert tiled_product(linear(16, 64, 64), 512) is not None
     kernel = wide(12, 64, 64)
     (load, *others) = kernel.body
     assert isinstance(load, Load)
