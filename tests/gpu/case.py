@@ -20,7 +20,8 @@ class Case:
     `is_random` function are judged by what NumPy makes of the same seeds. `offset` elements stand
     before each argument in its memory, so that none begins at an aligned address. `is_exact`:
     nothing is rounded, so eager's very values are expected. `has_gradients`: the gradients of all
-    floating arguments are judged too.
+    floating arguments are judged too. `has_products`: the results are sums of products, which may
+    be smaller than a sum of an argument's elements, so that no such sum bounds their errors.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     is_random: bool = False
     is_exact: bool = False
     has_gradients: bool = False
+    has_products: bool = False
     offset: int = 0
 
 

@@ -34,25 +34,29 @@ def problem_of(case: Case, device: torch.device, options: dict[str, Any]) -> str
         if case.is_random:
             problem = _random_problem(case, number, found[0], device, state)
         else:
-            problem = _problem(case, given, found, device)
+            problem = problem_with(case, given, found, device)
         if problem:
             return f"arguments {number}: {problem}"
     return ""
 
 
-def _problem(case: Case, given: Tensors, found: Any, device: torch.device) -> str:
-    """Judged by eager on this device, or else on the CPU: they differ where neither is wrong."""
+def problem_with(case: Case, given: Tensors, found: Any, device: torch.device) -> str:
+    """What is wrong with what a call gave; empty if it is right.
+
+    Judged by eager on this device, or else on the CPU: they differ where neither is wrong.
+    """
     found = _on_cpu(found)
     args = tuple(on(device, tensor, case.offset) for tensor in given)
     eager = _on_cpu(called(case, case.function, args))
     wide = tuple(t.double() if t.is_floating_point() else t.clone() for t in given)
     exact = None if case.is_exact else _exact(case, wide)
-    problem = judge(found, eager, exact, given).problem
+    summed = () if case.has_products else given
+    problem = judge(found, eager, exact, summed).problem
     if not problem:
         return ""
     copies = tuple(tensor.clone() for tensor in given)
     eager = called(case, case.function, copies)
-    return problem if judge(found, eager, exact, given).problem else ""
+    return problem if judge(found, eager, exact, summed).problem else ""
 
 
 def _exact(case: Case, wide: Tensors) -> Any:

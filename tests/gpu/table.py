@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.gpu.case import Case
 from tests.gpu.half_types import half_type_cases
+from tests.gpu.integer_weights import integer_cases
 from tests.gpu.memory import gather_cases, layout_cases, scatter_cases, update_cases
 from tests.gpu.numbers import random_cases, type_cases
 from tests.gpu.operators import Groups, operator_cases
@@ -26,5 +27,6 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from random_cases()
     yield from type_cases()
     yield from half_type_cases()
+    yield from integer_cases()
     yield from training_cases()
     yield from operator_cases(groups)

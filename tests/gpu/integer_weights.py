@@ -1,0 +1,44 @@
+"""Products of few rows by weights that kernels compute from integers of 8 or 4 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from tests.gpu.case import Case, Tensors, case
+from tests.support.integer_weights import FORMS, Form, operands
+
+SIZES = (1000, 1152)
+"""Results n and terms k of a weight of at least 1 MiB as f16; they fit no block."""
+SIZES_OF_WORDS = (4000, 4352)
+"""As `SIZES`, of at least 32 MiB: by smaller weights in words, the library multiplies."""
+
+SAME = "int8-transposed"
+"""The form whose kernels are those of another form."""
+
+HALF_TYPES = (torch.bfloat16, torch.float16)
+ROWS = (1, 16)
+
+
+def integer_cases() -> Iterator[Case]:
+    """Each form with one row in one type of 16 bits, and with 16 rows in the other."""
+    names = [name for name in FORMS if name != SAME]
+    for number, name in enumerate(names):
+        n, k = SIZES_OF_WORDS if name == "int4-words" else SIZES
+        for at, rows in enumerate(ROWS):
+            dtype = HALF_TYPES[(number + at) % len(HALF_TYPES)]
+            word = str(dtype).removeprefix("torch.")
+            yield case(
+                f"{rows} rows by integers, {name}, {n} x {k}, in {word}",
+                FORMS[name].layer,
+                partial(_operands, FORMS[name], rows, (n, k), dtype),
+                has_products=True,
+            )
+
+
+def _operands(form: Form, rows: int, sizes: tuple[int, int], dtype: torch.dtype) -> Tensors:
+    torch.manual_seed(rows)
+    made = operands(form, rows, *sizes)
+    return tuple(t.to(dtype) if t.is_floating_point() else t for t in made)
