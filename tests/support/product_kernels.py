@@ -30,7 +30,7 @@ reduce r0 in {summed}
 def mixed(
     rows: int, columns: int, summed: int, left: str, right: str, *, has_columns: bool
 ) -> Kernel:
-    """x (rows, summed) by a weight of another type, (summed, columns) if it `has_columns`, in f32."""
+    """x (rows, summed) by a weight of another type; with `has_columns` it is (summed, columns)."""
     at = f"d1 + {columns}*r0" if has_columns else f"{summed}*d1 + r0"
     return parse_kernel(f"""\
 kernel mixed
