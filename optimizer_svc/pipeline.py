@@ -19,11 +19,13 @@ from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_attention import choose_attention
+from optimizer_svc.passes.choose_convolutions import choose_convolutions
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.compute_attention import compute_attention
+from optimizer_svc.passes.compute_convolutions import compute_convolutions
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
@@ -63,6 +65,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
+    Pass("choose-convolutions", choose_convolutions, ("graph", "target"), "convolutions"),
+    Pass("compute-convolutions", compute_convolutions, ("graph", "convolutions"), "graph"),
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
@@ -71,13 +75,18 @@ PASSES: tuple[Pass, ...] = (
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
-    Pass("choose-layouts", choose_layouts, ("graph", "target"), "layouts"),
+    Pass("choose-layouts", choose_layouts, ("graph", "convolutions", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
     Pass("lay-out-gradients", lay_out_gradients, ("graph", "target"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
     Pass("copy-scatter-bases", copy_scatter_bases, ("graph",), "graph"),
-    Pass("choose-materialized", choose_materialized, ("graph", "products"), "chosen"),
+    Pass(
+        "choose-materialized",
+        choose_materialized,
+        ("graph", "products", "attention", "convolutions"),
+        "chosen",
+    ),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("drop-roundings", drop_roundings, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),
@@ -93,6 +102,7 @@ PASSES: tuple[Pass, ...] = (
         report_fusion,
         (
             "attention",
+            "convolutions",
             "products",
             "splits",
             "chosen",

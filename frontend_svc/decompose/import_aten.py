@@ -28,7 +28,7 @@ from frontend_svc.operators import (
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
 from frontend_svc.operators.extern.attention import attention_scale, is_causal
-from frontend_svc.operators.extern.contractions import is_unscaled_sum
+from frontend_svc.operators.extern.contractions import convolution_window, is_unscaled_sum
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
@@ -194,6 +194,7 @@ class _Importer:
             is_unscaled=is_unscaled_sum(node) or None,
             scale=attention_scale(node, read),
             is_causal=is_causal(node) or None,
+            window=convolution_window(node),
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):

@@ -56,6 +56,7 @@ class Rebuild:
             kernel=node.attr("kernel"),
             scale=node.attr("scale"),
             is_causal=node.attr("is_causal"),
+            window=node.attr("window"),
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:

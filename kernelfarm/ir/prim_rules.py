@@ -9,12 +9,12 @@ extents may have equal values, for which the framework has installed guards.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from kernelfarm.dtypes import DType
-from kernelfarm.errors import UserKernelError, VerificationError
+from kernelfarm.errors import VerificationError
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, ceil_div, product_of
+from kernelfarm.ir.extern_rule import check_extern
 from kernelfarm.ir.graph_ir import Node, TensorType
 from kernelfarm.ir.prim_attrs import (
     check_fits,
@@ -34,15 +34,11 @@ from kernelfarm.ir.scalar_types import (
     reduce_result_dtype,
     scan_result_dtype,
 )
-from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.node import kernels_of_arg
-from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
 Types = tuple[TensorType, ...]
 Shape = tuple[Expr, ...]
 Rule = Callable[[Node, Types], Types]
 
-_NODE_NUMBERS = range(2**32)
 _INDEX_DTYPES = (DType.I32, DType.I64)
 
 
@@ -343,35 +339,8 @@ def _seed(node: Node, types: Types) -> Types:
 
 
 def _extern(node: Node, types: Types) -> Types:
-    known = (type(node.attr("is_contraction")), type(node.attr("node")), type(node.attr("op")))
-    if known != (bool, int, str):
-        raise rule_broken(node, f"attributes {dict(node.attrs)}", "is_contraction, node and op")
-    if node.attr("node") not in _NODE_NUMBERS:
-        raise rule_broken(node, f"node={node.attr('node')!r}", "a number of 32 bits")
-    for name in ("is_causal", "is_unscaled"):
-        if node.attr(name, True) is not True:
-            raise rule_broken(node, f"{name}={node.attr(name)!r}", "true, if stated")
-    scale = node.attr("scale", 1.0)
-    if not isinstance(scale, float) or not math.isfinite(scale):
-        raise rule_broken(node, f"scale={scale!r}", "a finite number of floating point, if stated")
-    if (node.attr("op") == USER_KERNEL_OP) != (node.attr("kernel") is not None):
-        raise rule_broken(node, f"op={node.attr('op')!r}", f"a kernel for {USER_KERNEL_OP} alone")
-    if node.attr("kernel") is not None:
-        _check_user_kernel(node)
-    for tensor in node.types:
-        if tensor.strides is None or len(tensor.strides) != tensor.rank:
-            raise rule_broken(
-                node, f"strides {tensor.strides} of a result", "one stride for each axis"
-            )
+    check_extern(node)
     return node.types
-
-
-def _check_user_kernel(node: Node) -> None:
-    try:
-        for kernel in kernels_of_arg(node.attr("kernel")):
-            check_user_kernel(kernel)
-    except UserKernelError as error:
-        raise rule_broken(node, str(error), "a kernel of the closed language") from error
 
 
 _RULES: dict[str, Rule] = {

@@ -21,6 +21,7 @@ from kernelfarm.errors import InternalError, UnknownTargetError
 from kernelfarm.targets.facts import AttentionFacts as AttentionFacts
 from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
+from kernelfarm.targets.facts import ConvolutionFacts as ConvolutionFacts
 from kernelfarm.targets.facts import CubeFacts as CubeFacts
 from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
 from kernelfarm.targets.facts import GpuFacts as GpuFacts

@@ -163,6 +163,20 @@ class AttentionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ConvolutionFacts:
+    """Which convolutions kernels compute faster than the framework's library.
+
+    `one_pixel` are the types of elements of those with a window of one pixel, of at least
+    `least_channels` channels before and after them. From `packed_multiplies` multiply-adds on, the
+    library is as fast with a packed weight, so frozen models pack it.
+    """
+
+    one_pixel: tuple[str, ...]
+    least_channels: int
+    packed_multiplies: int
+
+
+@dataclass(frozen=True, slots=True)
 class MatrixInstruction:
     """A form of a chip's instructions for matrices: (m, k) by (k, n), with sums in f32.
 
@@ -317,7 +331,7 @@ class TargetFacts:
     unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, the framework computes all attention.
+    Without `attention` and `convolutions`, the framework computes all of them.
     """
 
     name: str
@@ -335,6 +349,7 @@ class TargetFacts:
     few_rows: FewRowFacts | None = None
     tiles: TileFacts | None = None
     attention: AttentionFacts | None = None
+    convolutions: ConvolutionFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     cube: CubeFacts | None = None

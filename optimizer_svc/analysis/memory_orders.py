@@ -7,7 +7,7 @@ different axes lie in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Node
@@ -54,10 +54,11 @@ def is_ambiguous(shape: Index, frame: Frame) -> bool:
     return is_same_layout(shape, first, last)
 
 
-def frames_of(facts: GraphFacts) -> dict[int, Frame]:
+def frames_of(facts: GraphFacts, images: Iterable[int] = ()) -> dict[int, Frame]:
     """The axes of all values that are images of convolutions, or related to them.
 
-    If two ways to a value disagree, the first one that is found counts.
+    `images` are those of convolutions that prims compute. If two ways to a value disagree, the
+    first one that is found counts.
     """
     frames: dict[int, Frame] = {}
     pending: list[int] = []
@@ -70,6 +71,8 @@ def frames_of(facts: GraphFacts) -> dict[int, Frame]:
     for node in facts.graph.nodes:
         for value in image_values(node, facts.types):
             define(value, _IMAGE)
+    for value in images:
+        define(value, _IMAGE)
     while pending:
         value = pending.pop()
         spend(2)

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AttentionChoice:
-    """The results of the extern nodes that become prims; `notes` are for the report."""
+    """The results of the extern nodes that become prims.
 
-    results: frozenset[int]
+    `factors` are what is multiplied in tiles, which memory must hold; `notes` are for the report.
+    """
+
+    results: frozenset[int] = frozenset()
+    factors: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

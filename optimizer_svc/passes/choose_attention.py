@@ -34,10 +34,11 @@ def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
     if not nodes or target.attention is None:
-        return AttentionChoice(frozenset())
+        return AttentionChoice()
     facts = graph_facts(graph)
     read = facts.consumers.keys() | set(outputs_read(graph))
     chosen: list[int] = []
+    factors: set[int] = set()
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -46,18 +47,15 @@ def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
             verdict = Refused("whose log-sum-exps are read")
         if verdict is None:
             chosen.append(node.results[0])
-            notes[f"of {_queries(facts, node)} by kernels"] += 1
+            query, *others = operands(node)[:3]
+            is_one = facts.types[query].shape[2] is ONE
+            factors |= set() if is_one else {query, *others}
+            notes[f"of {'one query' if is_one else 'several queries'} by kernels"] += 1
         else:
             notes[f"by the framework: {verdict.reason}"] += 1
     lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
-    return AttentionChoice(
-        frozenset(chosen), tuple(f"attention: {notes[line]} {line}" for line in lines)
-    )
-
-
-def _queries(facts: GraphFacts, node: Node) -> str:
-    is_one = facts.types[operands(node)[0]].shape[2] is ONE
-    return "one query" if is_one else "several queries"
+    texts = tuple(f"attention: {notes[line]} {line}" for line in lines)
+    return AttentionChoice(frozenset(chosen), frozenset(factors), texts)
 
 
 def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:

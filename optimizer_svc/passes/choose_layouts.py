@@ -9,7 +9,7 @@ eager's.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Graph, Node, contiguous_strides
@@ -28,6 +28,7 @@ from optimizer_svc.analysis.memory_orders import framed_operands, frames_of, is_
 from optimizer_svc.analysis.minimum_cut import FOREVER, LabelCosts
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.convolutions import ConvolutionChoice
 from optimizer_svc.ir.layouts import Layouts
 
 _COPY = 2
@@ -35,18 +36,24 @@ _COPY = 2
 _ONE_GROUP = ("dense", "strided", "few_channels")
 
 
-def choose_layouts(graph: Graph, target: TargetFacts) -> Layouts:
-    """The layouts of a graph's images."""
+def choose_layouts(graph: Graph, convolutions: ConvolutionChoice, target: TargetFacts) -> Layouts:
+    """The layouts of a graph's images; prims compute some of its `convolutions`."""
     facts = graph_facts(graph)
+    computed = {
+        result: image
+        for result, image in convolutions.images.items()
+        if result in facts.types and image in facts.types
+    }
     operators = {
         position: operator
         for position, node in enumerate(graph.nodes)
         if (operator := image_operator(node, facts.types)) is not None
     }
-    if not operators:
+    if not operators and not computed:
         return Layouts({}, {})
-    images = images_of(facts, frames_of(facts), operators)
-    return _Chooser(facts, images, operators, target.channels_last).chosen()
+    frames = frames_of(facts, (*computed, *computed.values()))
+    images = images_of(facts, frames, operators)
+    return _Chooser(facts, images, operators, target.channels_last).chosen(computed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +81,8 @@ class _Chooser:
         self._sizes = likely_sizes(facts.graph.symbols)
         self._costs = LabelCosts()
 
-    def chosen(self) -> Layouts:
-        """The cheapest layouts."""
+    def chosen(self, computed: Mapping[int, int]) -> Layouts:
+        """The cheapest layouts; `computed` has images of convolutions by results of prims."""
         for value in sorted(self._images.free):
             self._add_value(value)
         for position, node in enumerate(self._facts.graph.nodes):
@@ -85,7 +92,9 @@ class _Chooser:
             elif node.op == "extern":
                 self._add_reader(node)
             elif node.results and not self._facts.is_view(node.results[0]):
-                self._add_kernel(node)
+                self._add_kernel(node.results[0], framed_operands(node))
+        for value, image in computed.items():
+            self._add_kernel(value, (image,))
         for _, value, tensor in stored_outputs(self._facts.graph):
             strides = tensor.strides or contiguous_strides(tensor.shape)
             self._add_output(value, strides)
@@ -157,12 +166,11 @@ class _Chooser:
             lost += (gains.weight_costs or 0) * weight_bytes
         return round(saved), round(lost)
 
-    def _add_kernel(self, node: Node) -> None:
+    def _add_kernel(self, value: int, read: Iterable[int]) -> None:
         """Adds the costs of a kernel that reads one layout and stores the other."""
-        (value,) = node.results
         if value not in self._images.free:
             return
-        for operand in framed_operands(node):
+        for operand in read:
             if operand not in self._images.frames:
                 continue
             found = self._images.memory(operand)

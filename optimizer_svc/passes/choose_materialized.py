@@ -48,6 +48,8 @@ from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, vi
 from optimizer_svc.analysis.turned_storages import turned_storage
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
+from optimizer_svc.ir.attention import AttentionChoice
+from optimizer_svc.ir.convolutions import ConvolutionChoice
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
@@ -84,8 +86,16 @@ class _Cost:
     heavy: int
 
 
-def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Materialization:
-    """The materialization of a graph whose outputs are distinct values."""
+def choose_materialized(
+    graph: Graph,
+    products: Products = NO_PRODUCTS,
+    attention: AttentionChoice | None = None,
+    convolutions: ConvolutionChoice | None = None,
+) -> Materialization:
+    """The materialization of a graph whose outputs are distinct values.
+
+    Memory holds what `products`, `attention` and `convolutions` multiply in tiles.
+    """
     facts = graph_facts(graph)
     storages = existing_storages(facts)
     aliases = output_aliases(facts, storages)
@@ -94,7 +104,8 @@ def choose_materialized(graph: Graph, products: Products = NO_PRODUCTS) -> Mater
     _materialize_copied(facts, storages)
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
-    _materialize_multiplied(facts, storages, products)
+    others = [choice.factors for choice in (attention, convolutions) if choice is not None]
+    _materialize_multiplied(facts, storages, products, products.strided.union(*others))
     computed = _computed_weights(facts, storages, products)
     partial_sums = _materialize_costly(facts, storages, computed)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
@@ -263,10 +274,13 @@ def _ways_to_store(
 
 
 def _materialize_multiplied(
-    facts: GraphFacts, storages: dict[int, Storage], products: Products
+    facts: GraphFacts, storages: dict[int, Storage], products: Products, strided: frozenset[int]
 ) -> None:
-    """Materializes what kernels multiply by a weight: each row of the weight reads it."""
-    for value in sorted(products.strided & facts.types.keys()):
+    """Materializes what kernels multiply by a weight: each row of the weight reads it.
+
+    `strided` values are views of memory with steps.
+    """
+    for value in sorted(strided & facts.types.keys()):
         view = _operand_view(facts, storages, value, takes_any=True)
         if ZERO in view.strides:  # a row that is repeated is no row of a tile
             storages[value] = temporary_storage(facts, value)

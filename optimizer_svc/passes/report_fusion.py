@@ -15,6 +15,7 @@ from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
 from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps
+from optimizer_svc.ir.convolutions import ConvolutionChoice
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
@@ -25,6 +26,7 @@ from optimizer_svc.ir.splits import Splits
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
     attention: AttentionChoice,
+    convolutions: ConvolutionChoice,
     products: Products,
     splits: Splits,
     chosen: Materialization,
@@ -42,6 +44,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
             *attention.notes,
+            *convolutions.notes,
             *products.notes,
             *splits.notes,
             *layouts.notes,

@@ -13,6 +13,7 @@ from optimizer_svc.pipeline import PASSES, given_facts
 from tests.support.optimizer_texts import (
     print_attention,
     print_built_steps,
+    print_convolutions,
     print_fusion,
     print_layouts,
     print_materialization,
@@ -29,6 +30,7 @@ TARGET = "cpu:x86-64-v3"
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
     "attention": print_attention,
+    "convolutions": print_convolutions,
     "layouts": print_layouts,
     "products": print_products,
     "splits": print_splits,

@@ -27,6 +27,7 @@ from optimizer_svc.analysis.storages import Storage
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
+from optimizer_svc.ir.convolutions import ConvolutionChoice
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
@@ -190,6 +191,12 @@ def _notes(notes: Iterable[str]) -> Iterable[str]:
 
 def _text(*blocks: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in chain.from_iterable(blocks))
+
+
+def print_convolutions(convolutions: ConvolutionChoice) -> str:
+    """The results of the convolutions that kernels compute, of which images, and what decided."""
+    found = [f"%{image} -> %{result}" for result, image in sorted(convolutions.images.items())]
+    return "\n".join([f"by kernels: {', '.join(found) or 'none'}", *convolutions.notes]) + "\n"
 
 
 def print_attention(attention: AttentionChoice) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from frontend_svc.operators.core.extents import Extents, text_of
 from frontend_svc.operators.core.registry import EXTERN_CHECKS
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.graph_ir import Node, TensorType
+from kernelfarm.ir.extern_rule import is_window
+from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 
 Types = Sequence[TensorType]
 Check = Callable[[Extents, Types], TensorType]
@@ -56,6 +57,23 @@ def is_unscaled_sum(node: Node) -> bool:
     scales = (node.attr(name, 1) for name in ("beta", "alpha"))
     is_one = all(isinstance(scale, int | float) and scale == 1 for scale in scales)
     return node.op == "aten.addmm.default" and is_one
+
+
+def convolution_window(node: Node) -> tuple[Arg, ...] | None:
+    """Strides, padding and dilations of both axes of a convolution of images, and its groups.
+
+    None for others, and for what is no number.
+    """
+    if node.op != "aten.convolution.default" or len(node.args) != _CONVOLUTION_ARGUMENTS:
+        return None
+    *steps, transposed, _, groups = node.args[_FIRST_STEP:]
+    pairs = [step if isinstance(step, tuple) else () for step in steps]
+    numbers = [number for pair in pairs for number in (pair * 2 if len(pair) == 1 else pair)]
+    found = (*numbers, groups)
+    return found if transposed is False and is_window(found) else None
+
+
+_CONVOLUTION_ARGUMENTS, _FIRST_STEP = 9, 3
 
 
 def _added(check: Check) -> Check:

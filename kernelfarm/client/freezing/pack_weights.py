@@ -7,6 +7,7 @@ result. Packed convolutions take and give images channels last.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +22,10 @@ from kernelfarm.client.freezing.values import (
     sole_user,
     value_of,
 )
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import PackedOperators
+from kernelfarm.dtypes import DType
+from kernelfarm.targets import target_facts
 
 LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
@@ -125,7 +129,22 @@ def _convolution(
     operands = [value_of(n) for n in (image, weight, bias) if n is not None]
     if value_of(image).dim() != _IMAGE_RANK or not _have_one_type(operands, types):
         return None
-    return found
+    return None if _is_by_kernels(found) else found
+
+
+def _is_by_kernels(found: _Convolution) -> bool:
+    """True if the farm's kernels compute a convolution faster, from a plain weight."""
+    known = target_facts(host_cpu_target()).convolutions
+    image, weight = value_of(found.image), value_of(found.weight)
+    is_one_pixel = weight.shape[2:] == (1, 1) and found.groups == 1
+    if known is None or not is_one_pixel or [*found.stride, *found.padding] != [1, 1, 0, 0]:
+        return False
+    is_known = weight.dtype is torch.float32 and DType.F32.value in known.one_pixel
+    extents = (image.shape[0], *image.shape[2:], *weight.shape[:2])
+    if not is_known or not all(isinstance(extent, int) for extent in extents):
+        return False
+    has_channels = min(weight.shape[:2]) >= known.least_channels
+    return has_channels and bool(math.prod(extents) < known.packed_multiplies)
 
 
 def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]) -> _Product | None:

@@ -1,0 +1,55 @@
+"""Turns chosen convolutions into sums over the channels, which become kernels.
+
+    extern convolution(x, w, b)  ->  sum(x over (n, -, c, h, w) * w over (-, k, c, -, -); c) + b
+
+What reads the result is fused with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.work_budget import spend
+from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.prims_writer import PrimsWriter
+
+
+def compute_convolutions(graph: Graph, convolutions: ConvolutionChoice) -> Graph:
+    """The graph with the chosen convolutions as prims."""
+    if not convolutions.images:
+        return graph
+    writer = _Writer(graph_facts(graph))
+    for node in graph.nodes:
+        if convolutions.images.keys().isdisjoint(node.results):
+            writer.nodes.append(node)
+        else:
+            writer.compute(node)
+    return replace(graph, nodes=tuple(writer.nodes))
+
+
+class _Writer(PrimsWriter):
+    """A computed convolution ends in a node with the old result."""
+
+    def compute(self, node: Node) -> None:
+        """Appends a convolution with a window of one pixel.
+
+        Shapes: n: images, k: channels of the result, c: channels, h: height, w: width
+        """
+        spend(16)
+        image, weight, *biases = operands(node)
+        images, channels, height, width = self.types[image].shape
+        results = self.types[weight].shape[0]
+        shape = (images, results, channels, height, width)
+        left = self.add(node, "broadcast_in_dim", image, shape=shape, dims=(0, 2, 3, 4))
+        matrix = self.add(node, "reshape", weight, shape=(results, channels))
+        right = self.add(node, "broadcast_in_dim", matrix, shape=shape, dims=(1, 2))
+        terms = self.add(node, "mul", left, right)
+        if not biases:
+            self.finish(node, "sum", terms, dims=(2,))
+            return
+        found = self.add(node, "sum", terms, dims=(2,))
+        extents = self.types[found].shape
+        bias = self.add(node, "broadcast_in_dim", biases[0], shape=extents, dims=(1,))
+        self.finish(node, "add", found, bias)
