@@ -25,7 +25,7 @@ from kernelfarm.client.freezing.values import (
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import PackedOperators
 from kernelfarm.dtypes import DType
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import ConvolutionFacts, target_facts
 
 LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
@@ -79,11 +79,16 @@ def pack_weights(values: FrozenValues, operators: PackedOperators) -> dict[fx.No
     Returns the new nodes, with the values without data of what they replace.
     """
     replaced: dict[fx.Node, torch.Tensor] = {}
+    plain = _by_kernels(values, operators.types)
     for node in [*values.graph.nodes]:
+        if node in plain:
+            continue
         convolution = _convolution(values, node, operators.types)
         product = _product(values, node, operators.types)
         if convolution is not None:
-            made, before = _pack_convolution(values, operators, node, convolution)
+            other = _summand(node, convolution)
+            other = None if other in plain else other
+            made, before = _pack_convolution(values, operators, node, (convolution, other))
         elif product is not None:
             made, before = _pack_product(values, operators, node, product)
         else:
@@ -129,22 +134,41 @@ def _convolution(
     operands = [value_of(n) for n in (image, weight, bias) if n is not None]
     if value_of(image).dim() != _IMAGE_RANK or not _have_one_type(operands, types):
         return None
-    return None if _is_by_kernels(found) else found
+    return found
 
 
-def _is_by_kernels(found: _Convolution) -> bool:
-    """True if the farm's kernels compute a convolution faster, from a plain weight."""
+def _by_kernels(values: FrozenValues, types: frozenset[torch.dtype]) -> set[fx.Node]:
+    """The convolutions that the farm's kernels compute faster, from a plain weight.
+
+    They add another image at no cost. On an AMD EPYC with AVX-512, oneDNN takes up to three times
+    as long to add one that has to stay as it is.
+    """
     known = target_facts(host_cpu_target()).convolutions
+    chosen: set[fx.Node] = set()
+    for node in values.graph.nodes:
+        found = _convolution(values, node, types)
+        if known is None or found is None or not _is_one_pixel(found, known):
+            continue
+        pixels = (value_of(found.image).shape[n] for n in (0, 2, 3))
+        extents = (*pixels, *value_of(found.weight).shape[:2])
+        is_small = bool(math.prod(extents) < known.packed_multiplies)
+        other = _summand(node, found)
+        if is_small or (other is not None and other not in chosen):
+            chosen.add(node)
+    return chosen
+
+
+def _is_one_pixel(found: _Convolution, known: ConvolutionFacts) -> bool:
+    """True for a window of one pixel, of images of known sizes, that kernels compute."""
     image, weight = value_of(found.image), value_of(found.weight)
-    is_one_pixel = weight.shape[2:] == (1, 1) and found.groups == 1
-    if known is None or not is_one_pixel or [*found.stride, *found.padding] != [1, 1, 0, 0]:
-        return False
-    is_known = weight.dtype is torch.float32 and DType.F32.value in known.one_pixel
-    extents = (image.shape[0], *image.shape[2:], *weight.shape[:2])
-    if not is_known or not all(isinstance(extent, int) for extent in extents):
-        return False
-    has_channels = min(weight.shape[:2]) >= known.least_channels
-    return has_channels and bool(math.prod(extents) < known.packed_multiplies)
+    return (
+        weight.shape[2:] == (1, 1)
+        and [*found.stride, *found.padding, found.groups] == [1, 1, 0, 0, 1]
+        and weight.dtype is torch.float32
+        and DType.F32.value in known.one_pixel
+        and min(weight.shape[:2]) >= known.least_channels
+        and all(isinstance(extent, int) for extent in image.shape)
+    )
 
 
 def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]) -> _Product | None:
@@ -189,9 +213,13 @@ def _have_one_type(operands: Sequence[torch.Tensor], types: frozenset[torch.dtyp
 
 
 def _pack_convolution(
-    values: FrozenValues, operators: PackedOperators, node: fx.Node, found: _Convolution
+    values: FrozenValues,
+    operators: PackedOperators,
+    node: fx.Node,
+    summed: tuple[_Convolution, fx.Node | None],
 ) -> tuple[fx.Node, torch.Tensor]:
-    graph = values.graph
+    """Packs a convolution, to whose result another image is added, if there is one."""
+    graph, (found, other) = values.graph, summed
     shape = value_of(found.image).shape
     sizes = list(shape) if all(isinstance(extent, int) for extent in shape) else None
     geometry = (found.padding, found.stride, found.dilation, found.groups)
@@ -202,7 +230,7 @@ def _pack_convolution(
             (operators.pack_convolution, found.weight, (*geometry, sizes)),
             found.weight,
         )
-    chain, other = [node], _summand(node, found)
+    chain = [node]
     if other is not None:
         chain.append(next(iter(node.users)))
     activation, user = _activation_of(chain[-1])
