@@ -25,9 +25,10 @@ class FrozenCalls:
     `frozen` and `captured` are the graphs of the calls so far.
     """
 
-    def __init__(self, model: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], target: str = "") -> None:
         self.frozen: list[FrozenGraph | None] = []
         self.captured: list[Graph] = []
+        self._target = target
         self._compiled = torch.compile(model, backend=self._backend, dynamic=False)
 
     def __call__(self, *args: Any) -> Any:
@@ -48,7 +49,7 @@ class FrozenCalls:
         parameters = frozen_inputs(order.module, inputs)
         recorded = short_trace(order.module, inputs)
         convention = recorded_convention(recorded.graph)
-        found = freeze_graph(recorded, parameters)
+        found = freeze_graph(recorded, parameters, self._target)
         self.frozen.append(found)
         if found is None:
             return order.called_as_before(callable_for(convention, _runner(recorded)))

@@ -9,7 +9,7 @@ from typing import Any
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
-from optimizer_svc.pipeline import PASSES, given_facts
+from optimizer_svc.pipeline import PASSES, Pass, given_facts
 from tests.support.optimizer_texts import (
     print_attention,
     print_built_steps,
@@ -53,6 +53,17 @@ _SHOWN = {
 """The input that is shown of a pass with several ones. By default it is the first one."""
 
 
+def givers_of(step: Pass) -> tuple[Pass, ...]:
+    """The passes that give a pass, or one of them, a fact other than the graph, in order."""
+    needed = {*step.needs}
+    found: list[Pass] = []
+    for earlier in reversed(PASSES[: PASSES.index(step)]):
+        if earlier.gives in needed and earlier.gives != "graph":
+            found.append(earlier)
+            needed |= {*earlier.needs}
+    return tuple(reversed(found))
+
+
 def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     """The input and the output of a pass as text.
 
@@ -68,9 +79,8 @@ def before_and_after(name: str, graph: str, target: str = TARGET) -> str:
     verify_graph(facts["graph"])
     number = next(number for number, step in enumerate(PASSES) if step.name == name)
     step = PASSES[number]
-    for earlier in PASSES[:number]:
-        if step.gives != "graph" or (earlier.gives in step.needs and earlier.gives != "graph"):
-            facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
+    for earlier in givers_of(step) if step.gives == "graph" else PASSES[:number]:
+        facts[earlier.gives] = earlier.run(*(facts[need] for need in earlier.needs))
     shown = _SHOWN.get(name, step.needs[0])
     given, made = facts[shown], step.run(*(facts[need] for need in step.needs))
     if step.gives == "graph":

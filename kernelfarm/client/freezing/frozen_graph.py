@@ -19,7 +19,9 @@ from kernelfarm.client.freezing.fold_norms import fold_norms
 from kernelfarm.client.freezing.pack_weights import pack_weights
 from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_layouts
 from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
+from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
+from kernelfarm.targets import target_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,13 @@ class FrozenGraph:
     parameters: tuple[int, ...]
 
 
-def freeze_graph(traced: TracedModule, parameters: Sequence[int]) -> FrozenGraph | None:
+def freeze_graph(
+    traced: TracedModule, parameters: Sequence[int], target: str = ""
+) -> FrozenGraph | None:
     """The graph, divided; None if nothing can be computed once. `traced` is not changed.
 
     `parameters` are the positions of the arguments that do not change. Without oneDNN, weights are
-    not packed.
+    not packed. `target` is that of the processor that computes, by default this machine's.
 
     Raises:
         NotFrozenError: an operator needs a layout that it would not get.
@@ -58,7 +62,8 @@ def freeze_graph(traced: TracedModule, parameters: Sequence[int]) -> FrozenGraph
     fold_norms(values)
     operators = packed_operators()
     if operators is not None:
-        spread_layouts(values, pack_weights(values, operators))
+        by_kernels = target_facts(target or host_cpu_target()).convolutions
+        spread_layouts(values, pack_weights(values, operators, by_kernels))
     return _divided(values, arguments, _constants(traced, graph))
 
 

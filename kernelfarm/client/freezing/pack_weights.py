@@ -22,10 +22,9 @@ from kernelfarm.client.freezing.values import (
     sole_user,
     value_of,
 )
-from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import PackedOperators
 from kernelfarm.dtypes import DType
-from kernelfarm.targets import ConvolutionFacts, target_facts
+from kernelfarm.targets import ConvolutionFacts
 
 LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
@@ -73,13 +72,15 @@ class _Product(NamedTuple):
     is_turned: bool
 
 
-def pack_weights(values: FrozenValues, operators: PackedOperators) -> dict[fx.Node, torch.Tensor]:
-    """Packs the weights of a graph.
+def pack_weights(
+    values: FrozenValues, operators: PackedOperators, by_kernels: ConvolutionFacts | None
+) -> dict[fx.Node, torch.Tensor]:
+    """Packs the weights of a graph, but for those of convolutions that are faster `by_kernels`.
 
     Returns the new nodes, with the values without data of what they replace.
     """
     replaced: dict[fx.Node, torch.Tensor] = {}
-    plain = _by_kernels(values, operators.types)
+    plain = set() if by_kernels is None else _by_kernels(values, operators.types, by_kernels)
     for node in [*values.graph.nodes]:
         if node in plain:
             continue
@@ -137,17 +138,18 @@ def _convolution(
     return found
 
 
-def _by_kernels(values: FrozenValues, types: frozenset[torch.dtype]) -> set[fx.Node]:
+def _by_kernels(
+    values: FrozenValues, types: frozenset[torch.dtype], known: ConvolutionFacts
+) -> set[fx.Node]:
     """The convolutions that the farm's kernels compute faster, from a plain weight.
 
     They add another image at no cost. On an AMD EPYC with AVX-512, oneDNN takes up to three times
     as long to add one that has to stay as it is.
     """
-    known = target_facts(host_cpu_target()).convolutions
     chosen: set[fx.Node] = set()
     for node in values.graph.nodes:
         found = _convolution(values, node, types)
-        if known is None or found is None or not _is_one_pixel(found, known):
+        if found is None or not _is_one_pixel(found, known):
             continue
         pixels = (value_of(found.image).shape[n] for n in (0, 2, 3))
         extents = (*pixels, *value_of(found.weight).shape[:2])

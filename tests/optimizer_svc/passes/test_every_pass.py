@@ -18,6 +18,7 @@ from kernelfarm.targets import target_facts
 from optimizer_svc.ir.renaming import with_values
 from optimizer_svc.pipeline import PASSES, Pass, given_facts
 from tests.support.examples import examples
+from tests.support.optimizer_passes import givers_of
 from tests.support.random_graphs import Case, cases, run_extern
 from tests.support.random_updates import updating_cases
 
@@ -83,8 +84,7 @@ def test_a_pass_over_graphs_keeps_the_meaning_and_is_done_after_one_run(
 def run_alone(step: Pass, graph: Graph) -> Graph:
     """The graph after a pass and those before it that give it facts other than the graph."""
     facts = given_facts(graph, TARGET)
-    for earlier in PASSES:
-        if earlier.gives in step.needs and earlier.gives != "graph":
-            facts[earlier.gives] = earlier.run(*(facts[name] for name in earlier.needs))
+    for earlier in givers_of(step):
+        facts[earlier.gives] = earlier.run(*(facts[name] for name in earlier.needs))
     changed: Graph = step.run(*(facts[name] for name in step.needs))
     return changed

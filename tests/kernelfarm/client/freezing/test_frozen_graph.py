@@ -20,6 +20,10 @@ SUM = "mkldnn._convolution_pointwise.binary"
 LINEAR = "mkldnn._linear_pointwise.default"
 
 
+LIBRARY, KERNELS = "cpu:x86-64-v3", "cpu:x86-64-v3-amd"
+"""Targets whose convolutions of one pixel are the library's, and those of kernels."""
+
+
 class Images(nn.Module):
     """Convolutions with norms and activations, a residual, and two linear layers."""
 
@@ -49,10 +53,49 @@ def _norm(channels: int, **options: bool) -> nn.BatchNorm2d:
     return norm
 
 
+class Bottleneck(nn.Module):
+    """Two windows of one pixel around one of nine, and a residual, which a convolution makes."""
+
+    def __init__(self, *, is_strided: bool) -> None:
+        super().__init__()
+        self.narrow = nn.Conv2d(64, 16, 1)
+        self.middle = nn.Conv2d(16, 16, 3, padding=1, stride=1 + is_strided)
+        self.wide = nn.Conv2d(16, 64, 1)
+        self.beside = nn.Conv2d(64, 64, 1, stride=1 + is_strided)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: (n, 64, h, w) -> (n, 64, h, w), or half of h and w."""
+        found = self.wide(functional.relu(self.middle(functional.relu(self.narrow(x)))))
+        return functional.relu(found + self.beside(x))
+
+
+PLAIN = "aten.convolution.default"
+
+
+@pytest.mark.parametrize(
+    ("is_strided", "side", "expected"),
+    [
+        # Small ones all are kernels'.
+        (False, 8, [PLAIN, CONVOLUTION, PLAIN, PLAIN]),
+        # Of large ones, kernels compute the one that adds the other one.
+        (False, 200, [CONVOLUTION, CONVOLUTION, PLAIN, CONVOLUTION]),
+        (True, 400, [CONVOLUTION, CONVOLUTION, PLAIN, CONVOLUTION]),
+    ],
+)
+def test_convolutions_that_kernels_compute_keep_plain_weights(
+    is_strided: bool, side: int, expected: list[str]
+) -> None:
+    torch.manual_seed(0)
+    model, x = Bottleneck(is_strided=is_strided).eval(), torch.randn(1, 64, side, side)
+    calls = FrozenCalls(model, KERNELS)
+    torch.testing.assert_close(calls(x), model(x), rtol=1e-4, atol=1e-4)
+    assert [target for target in calls.targets if "convolution" in target] == expected
+
+
 def test_norms_are_folded_and_activations_and_sums_are_steps_of_the_library() -> None:
     torch.manual_seed(0)
     model, x = Images().eval(), torch.randn(2, 3, 32, 32)
-    calls = FrozenCalls(model)
+    calls = FrozenCalls(model, LIBRARY)
     found, exact = calls(x), copy.deepcopy(model).double()(x.double())
     for ours, eager, wide in zip(found, model(x), exact, strict=True):
         assert ours.stride() == eager.stride()

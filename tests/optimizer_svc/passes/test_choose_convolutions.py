@@ -1,0 +1,75 @@
+"""Which convolutions kernels compute; `test_compute_convolutions.py` tests their results."""
+
+from __future__ import annotations
+
+import pytest
+
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.choose_convolutions import choose_convolutions
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
+
+AMD = "cpu:x86-64-v4-amd"
+ONE_PIXEL = """\
+graph prims 1
+%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
+%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
+%2: f32[16]@[1] = input "b"
+%3: f32[2, 16, 5, 7]@[560, 1, 112, 16] = extern(%0, %1, %2; is_contraction=true, node=0, op="aten.convolution.default", window=[1, 1, 0, 0, 1, 1, 1]) from [0]
+return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
+"""
+
+
+@pytest.mark.golden
+def test_a_window_of_one_pixel_is_by_kernels() -> None:
+    assert_golden(
+        before_and_after("choose-convolutions", ONE_PIXEL, AMD),
+        """\
+-- before choose-convolutions: graph
+graph prims 1
+%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
+%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
+%2: f32[16]@[1] = input "b"
+%3: f32[2, 16, 5, 7]@[560, 1, 112, 16] = extern(%0, %1, %2; is_contraction=true, node=0, op="aten.convolution.default", window=[1, 1, 0, 0, 1, 1, 1]) from [0]
+return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
+-- after: convolutions
+by kernels: %0 -> %3
+convolutions: 1 of one pixel by kernels
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("window=[1, 1, 0", "window=[2, 2, 2", "with strides or padding"),
+        ("window=[1, 1, 0", "window=[1, 1, 1", "with strides or padding"),
+        ("1, 1, 1])", "1, 1, 2])", "with a window of several pixels, or of groups"),
+        (", window=[1, 1, 0, 0, 1, 1, 1]", "", "of other operands"),
+        ("[16, 8, 1, 1]@[8, 1, 1, 1]", "[16, 8, 3, 1]@[24, 3, 1, 1]", "with a window of several"),
+        ("f32", "bf16", "of bf16, for which kernels were not timed"),
+        ("%2: f32[16]", "%2: f32[8]", "of other operands"),
+        ('w"', 'w"', ""),
+    ],
+)
+def test_other_convolutions_are_the_framework_s(old: str, new: str, reason: str) -> None:
+    text = ONE_PIXEL.replace(old, new)
+    found = choose_convolutions(parse_graph(text), target_facts(AMD))
+    assert bool(found.images) is not bool(reason)
+    assert f"convolutions: 1 by the framework: {reason}" in "\n".join(found.notes) or not reason
+
+
+def test_few_channels_are_the_framework_s() -> None:
+    few = ONE_PIXEL.replace("[16, 8, 1, 1]@[8, 1, 1, 1]", "[16, 7, 1, 1]@[7, 1, 1, 1]").replace(
+        "[2, 8, 5, 7]@[280, 1, 56, 8]", "[2, 7, 5, 7]@[245, 1, 49, 7]"
+    )
+    found = choose_convolutions(parse_graph(few), target_facts(AMD))
+    assert found.notes == (
+        "convolutions: 1 by the framework: of fewer than 8 channels, or a varying number",
+    )
+
+
+def test_targets_that_were_not_measured_leave_convolutions_to_the_framework() -> None:
+    assert not choose_convolutions(parse_graph(ONE_PIXEL), target_facts("cpu:x86-64-v4")).images
+    assert not choose_convolutions(parse_graph(ONE_PIXEL), target_facts("cuda:sm_90a")).images

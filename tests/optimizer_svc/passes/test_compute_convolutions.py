@@ -1,0 +1,156 @@
+"""Convolutions with a window of one pixel, which kernels compute on some processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.targets import ConvolutionFacts, TargetFacts, target_facts
+from tests.optimizer_svc.passes.test_choose_convolutions import ONE_PIXEL
+from tests.support.compiled_kernels import run_targets
+from tests.support.goldens import assert_golden
+from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.optimizer_passes import before_and_after
+from tests.support.traced_graphs import capturing
+
+FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
+
+
+@pytest.mark.golden
+def test_a_convolution_becomes_a_sum_over_the_channels() -> None:
+    assert_golden(
+        before_and_after("compute-convolutions", ONE_PIXEL, "cpu:x86-64-v4-amd"),
+        """\
+-- before compute-convolutions: graph
+graph prims 1
+%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
+%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
+%2: f32[16]@[1] = input "b"
+%3: f32[2, 16, 5, 7]@[560, 1, 112, 16] = extern(%0, %1, %2; is_contraction=true, node=0, op="aten.convolution.default", window=[1, 1, 0, 0, 1, 1, 1]) from [0]
+return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
+-- after: graph
+graph prims 1
+%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
+%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
+%2: f32[16]@[1] = input "b"
+%4: f32[2, 16, 8, 5, 7] = broadcast_in_dim(%0; dims=[0, 2, 3, 4], shape=[{2}, {16}, {8}, {5}, {7}]) from [0]
+%5: f32[16, 8] = reshape(%1; shape=[{16}, {8}]) from [0]
+%6: f32[2, 16, 8, 5, 7] = broadcast_in_dim(%5; dims=[1, 2], shape=[{2}, {16}, {8}, {5}, {7}]) from [0]
+%7: f32[2, 16, 8, 5, 7] = mul(%4, %6) from [0]
+%8: f32[2, 16, 5, 7] = sum(%7; dims=[2]) from [0]
+%9: f32[2, 16, 5, 7] = broadcast_in_dim(%2; dims=[1], shape=[{2}, {16}, {5}, {7}]) from [0]
+%3: f32[2, 16, 5, 7] = add(%8, %9) from [0]
+return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
+""",
+    )
+
+
+def convolving(name: str) -> TargetFacts:
+    return replace(target_facts(name), convolutions=ConvolutionFacts(("f32",), 8, 1 << 25))
+
+
+def run(facts: TargetFacts, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
+    """The result of a function by the programs of a target, and what they ran."""
+    counts = Counts()
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        program = compile_here(captured, counts, facts)
+        return lambda *given: program(list(given))
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        result = torch.compile(function, backend=capturing(compiled), dynamic=False)(*args)
+    return result, counts
+
+
+def check(ours: Tensor, function: Callable[..., Tensor], *args: Any) -> None:
+    """The error against float64 is at most 4 times eager's, and the layout is eager's."""
+    eager = function(*args)
+    exact = function(*(a.double() if isinstance(a, Tensor) else a for a in args))
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
+    assert errors[0] <= max(4 * errors[1], 1e-6)
+    assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize(
+    ("images", "channels", "results", "side"), [(1, 8, 8, 7), (2, 40, 17, 5), (3, 130, 64, 9)]
+)
+def test_results_are_as_exact_as_eager_s(
+    images: int, channels: int, results: int, side: int, target: str, layout: str
+) -> None:
+    """What follows, here a residual and an activation, is a part of the kernel."""
+    torch.manual_seed(channels)
+    x = torch.randn(images, channels, side, side + 1).to(memory_format=FORMATS[layout])
+    weight = torch.randn(results, channels, 1, 1)
+    added = torch.randn(images, results, side, side + 1).to(memory_format=FORMATS[layout])
+
+    def layer(x: Tensor, weight: Tensor, bias: Tensor, added: Tensor) -> Tensor:
+        return functional.relu(functional.conv2d(x, weight, bias) + added)
+
+    args = x, weight, torch.randn(results), added
+    ours, counts = run(convolving(target), layer, *args)
+    assert (counts.externs, counts.launches) == ([], 1)
+    check(ours, layer, *args)
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("target", run_targets())
+def test_what_is_convolved_is_stored_as_the_framework_s_images_are(
+    target: str, layout: str
+) -> None:
+    """A gate before, a window of three pixels behind: nothing is copied to another layout."""
+    torch.manual_seed(0)
+    x = torch.randn(2, 16, 8, 8).to(memory_format=FORMATS[layout])
+    second = torch.randn(12, 24, 3, 3).to(memory_format=FORMATS[layout])
+    weights = torch.randn(24, 16, 1, 1), second
+
+    def layers(x: Tensor, gate: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        found = functional.conv2d(functional.hardswish(x * gate), first)
+        return functional.conv2d(functional.hardswish(found), second, padding=1)
+
+    args = x, torch.rand(2, 16, 1, 1), *weights
+    ours, counts = run(convolving(target), layers, *args)
+    assert (counts.externs, counts.launches) == (["aten.convolution.default"], 2)
+    check(ours, layers, *args)
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_the_images_of_a_convolution_may_vary_in_number_and_size(target: str) -> None:
+    counts = Counts()
+
+    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        program = compile_here(captured, counts, convolving(target))
+        return lambda *given: program(list(given))
+
+    weight, bias = torch.randn(24, 16, 1, 1), torch.randn(24)
+    torch._dynamo.reset()
+    fast = torch.compile(functional.conv2d, backend=capturing(compiled))
+    with torch.no_grad():
+        for shape in ((2, 16, 3, 4), (5, 16, 9, 2), (3, 16, 20, 30)):
+            x = torch.randn(shape)
+            torch._dynamo.maybe_mark_dynamic(x, [0, 2, 3])
+            torch.testing.assert_close(fast(x, weight, bias), functional.conv2d(x, weight, bias))
+    assert (counts.graphs, counts.externs) == (1, [])
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_strides_that_keep_the_size_are_not_mistaken_for_none(target: str) -> None:
+    """An image of 3 x 3, strides of 2 and padding of 1 give 3 x 3 pixels, too."""
+    x, weight = torch.randn(1, 8, 3, 3), torch.randn(8, 8, 1, 1)
+
+    def layer(x: Tensor, weight: Tensor) -> Tensor:
+        return functional.conv2d(x, weight, stride=2, padding=1)
+
+    assert layer(x, weight).shape == x.shape
+    ours, counts = run(convolving(target), layer, x, weight)
+    assert counts.externs == ["aten.convolution.default"]
+    torch.testing.assert_close(ours, layer(x, weight))
