@@ -34,11 +34,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.machine import machine
 from benchmarks.timing import Call, median_ms
+from examples.detector import Detector
 from examples.farm import running_farm
 from examples.mobile_net import MobileNet
 from examples.model_zoo import FirstResult, WithStaticCache, built
 
 PIXELS = 224
+DETECTOR_PIXELS = 320
 TOKENS = 128
 VOCABULARY = 30522
 CACHED = 512
@@ -56,8 +58,12 @@ def _mobile_net(batch: int) -> Built:
     return MobileNet(), _image_args(batch)
 
 
-def _image_args(batch: int) -> tuple[torch.Tensor]:
-    return (torch.randn(batch, 3, PIXELS, PIXELS),)
+def _detector(batch: int) -> Built:
+    return Detector(), _image_args(batch, DETECTOR_PIXELS)
+
+
+def _image_args(batch: int, pixels: int = PIXELS) -> tuple[torch.Tensor]:
+    return (torch.randn(batch, 3, pixels, pixels),)
 
 
 def _bert(batch: int) -> Built:
@@ -94,6 +100,7 @@ MODELS: dict[str, Callable[[int], Built]] = {
     "convnext-tiny": partial(_images, "ConvNext"),
     "vit-small": partial(_images, "ViT", **_SMALL),
     "swin-tiny": partial(_images, "Swin"),
+    "detector": _detector,
 }
 """By name; the argument is the batch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -24,15 +25,18 @@ def rounds_ms(
 ) -> dict[str, list[float]]:
     """Milliseconds of a call of each arm in each of some rounds, in which the arms alternate.
 
-    A round times `calls` calls in a row: on a GPU with events, else by the clock.
+    A round times `calls` calls in a row: on a GPU with events, else by the clock. Its order is
+    drawn anew: caches and memory are as the arm before has left them. The draws of all runs are
+    the same.
     """
     found: dict[str, list[float]] = {arm: [] for arm in arms}
     for call in arms.values():
         for _ in range(warm_ups):
             call()
     time_ms = _gpu_ms if device == "cuda" else _clock_ms
+    draw = random.Random(0)  # no secret
     for _ in range(rounds):
-        for arm, call in arms.items():
+        for arm, call in draw.sample([*arms.items()], len(arms)):
             found[arm].append(time_ms(call, calls))
     return found
 
