@@ -1,13 +1,13 @@
-"""Attention of one query for each head: kernels beside the framework's, as in decoding.
+"""Attention by kernels beside the framework's: of one query for each head, and of several.
 
 On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU, `build` compiles by a farm
 into a folder, without a GPU; `run` needs that folder and a GPU, but no farm. Arms take turns. On a
 GPU each is a replay of a CUDA graph in which copies of keys and values take turns, so that they
 come from memory.
 
-Usage: python -m benchmarks.decoding_attention cpu [--threads N ...] [--types T ...]
-       python -m benchmarks.decoding_attention build FOLDER [--target T] [--types T ...]
-       python -m benchmarks.decoding_attention run FOLDER [--types T ...] [--no-inductor]
+Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...]
+       python -m benchmarks.attention build FOLDER [--target T] [--types T ...]
+       python -m benchmarks.attention run FOLDER [--types T ...] [--no-inductor]
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from torch.nn import functional
 
 from benchmarks.products import Layer, rotated
 from benchmarks.timing import Call, median_ms, replayed
+from examples.farm import running_farm
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
-from tests.support.farm import running_farm
 from tests.support.prepared_folder import offline, prepare
 from tests.support.traced_graphs import recording
 
@@ -42,27 +42,46 @@ _STRICT = {"mode": "strict", "timeout_s": 60.0}
 
 @dataclass(frozen=True)
 class Case:
-    """Queries (batch, heads, 1, width), keys and values (batch, groups, keys, width), a mask."""
+    """Queries (batch, heads, queries, width), keys and values (batch, groups, keys, width).
+
+    One query has a mask, several queries have none or are causal.
+    """
 
     batch: int
     heads: int
     groups: int
     keys: int
     width: int
+    queries: int = 1
+    is_causal: bool = False
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads of {self.width}, {self.groups} of keys"
-        return f"batch {self.batch}, {heads}, {self.keys} keys"
+        queries = "" if self.queries == 1 else f", {self.queries} queries"
+        return f"batch {self.batch}, {heads}, {self.keys} keys{queries}{' causal' * self.is_causal}"
+
+    def attend(self, *operands: Tensor) -> Tensor:
+        """What a layer does: its next product reads the heads beside each other."""
+        query, key, value, *masks = operands
+        found = functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=masks[0] if masks else None,
+            is_causal=self.is_causal,
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return found.transpose(1, 2).flatten(2) + 0
 
     def operands(self, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
-        """A query, keys and values, and a mask that hides the last quarter of the keys."""
-        query = torch.randn(self.batch, self.heads, 1, self.width, device=device)
+        """Queries, keys, values; for one query a mask that hides the last quarter of the keys."""
+        query = torch.randn(self.batch, self.heads, self.queries, self.width, device=device)
         shape = (self.batch, self.groups, self.keys, self.width)
         key, value = torch.randn(shape, device=device), torch.randn(shape, device=device)
         mask = torch.zeros(self.batch, 1, 1, self.keys, device=device)
         mask[..., 3 * self.keys // 4 :] = -torch.inf
-        query, key, value, mask = (t.to(dtype) for t in (query, key, value, mask))
-        return query, key, value, mask
+        found = (query, key, value, mask) if self.queries == 1 else (query, key, value)
+        return tuple(tensor.to(dtype) for tensor in found)
 
 
 CPU_CASES = (
@@ -74,6 +93,18 @@ CPU_CASES = (
     Case(1, 32, 8, 2048, 128),
     Case(4, 32, 8, 2048, 128),
     Case(1, 8, 1, 4096, 256),
+    # Layers of Swin, ViT-small, BERT-base and Llama, and longer ones.
+    Case(64, 3, 3, 49, 32, queries=49),
+    Case(1, 24, 24, 49, 32, queries=49),
+    Case(1, 6, 6, 197, 64, queries=197),
+    Case(1, 12, 12, 128, 64, queries=128),
+    Case(8, 12, 12, 128, 64, queries=128),
+    Case(1, 12, 12, 128, 64, queries=128, is_causal=True),
+    Case(1, 8, 8, 512, 64, queries=32),
+    Case(1, 16, 4, 512, 64, queries=128),
+    Case(8, 16, 4, 512, 64, queries=128),
+    Case(1, 8, 8, 1024, 64, queries=1024),
+    Case(1, 8, 8, 1024, 128, queries=1024, is_causal=True),
 )
 GPU_CASES = (
     Case(1, 32, 8, 512, 128),
@@ -83,14 +114,6 @@ GPU_CASES = (
     Case(8, 32, 8, 4096, 128),
     Case(64, 32, 8, 1024, 128),
 )
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-    """What a layer does: its next product reads the heads beside each other."""
-    found = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
-    )
-    return found.transpose(1, 2).flatten(2) + 0
 
 
 def main() -> int:
@@ -119,9 +142,9 @@ def _types(options: argparse.Namespace, usual: tuple[str, ...]) -> list[torch.dt
     return [getattr(torch, name) for name in options.types or usual]
 
 
-def _compiled(backend: Any, options: Any = None) -> Layer:
+def _compiled(case: Case, backend: Any, options: Any = None) -> Layer:
     torch._dynamo.reset()
-    compiled: Layer = torch.compile(attend, backend=backend, dynamic=False, options=options)
+    compiled: Layer = torch.compile(case.attend, backend=backend, dynamic=False, options=options)
     return compiled
 
 
@@ -134,22 +157,25 @@ def _on_cpu(options: argparse.Namespace) -> int:
             for dtype in _types(options, ("bfloat16", "float16", "float32")):
                 for case in CPU_CASES:
                     operands = case.operands(dtype, "cpu")
-                    layers = {"framework": attend, "ours": _compiled("kernelfarm", _STRICT)}
-                    errors = _errors(layers, operands)
+                    layers = {
+                        "framework": case.attend,
+                        "ours": _compiled(case, "kernelfarm", _STRICT),
+                    }
+                    errors = _errors(case, layers, operands)
                     calls = {arm: _call(layer, operands) for arm, layer in layers.items()}
                     times = median_ms(calls, "cpu", rounds=ROUNDS, calls=CALLS)
                     ratio = times["ours"] / times["framework"]
                     name = str(dtype).removeprefix("torch.")
                     print(
-                        f"{threads} {name:<9}{case!s:<48}{times['framework']:8.3f} {ratio:6.2f}"
+                        f"{threads} {name:<9}{case!s:<66}{times['framework']:8.3f} {ratio:6.2f}"
                         f"  {errors['ours']:.1e} {errors['framework']:.1e}",
                         flush=True,
                     )
     return 0
 
 
-def _errors(layers: dict[str, Layer], operands: tuple[Tensor, ...]) -> dict[str, float]:
-    exact = attend(*(operand.double() for operand in operands))
+def _errors(case: Case, layers: dict[str, Layer], operands: tuple[Tensor, ...]) -> dict[str, float]:
+    exact = case.attend(*(operand.double() for operand in operands))
     return {
         arm: (layer(*operands).double() - exact).abs().max().item() for arm, layer in layers.items()
     }
@@ -172,7 +198,7 @@ def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     for dtype in _types(options, ("bfloat16",)):
         for case in GPU_CASES:
             found: list[CapturedGraph] = []
-            _compiled(recording(found, runs=False))(*case.operands(dtype, "cpu"))
+            _compiled(case, recording(found, runs=False))(*case.operands(dtype, "cpu"))
             yield f"{dtype} {case}", [captured.graph for captured in found]
 
 
@@ -198,12 +224,13 @@ def _line(case: Case, dtype: torch.dtype, *, with_inductor: bool) -> str:
     size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in copies[0])
     count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
     copies += [case.operands(dtype, "cuda") for _ in range(count - 1)]
-    layers = {"eager": attend, "ours": _compiled("kernelfarm", {**_STRICT, "timeout_s": 2.0})}
+    ours = _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0})
+    layers = {"eager": case.attend, "ours": ours}
     layers["ours"](*copies[0])
     if with_inductor:
-        layers["inductor"] = _compiled("inductor")
+        layers["inductor"] = _compiled(case, "inductor")
         layers["inductor"](*copies[0])
-    errors = _errors({arm: layers[arm] for arm in ("ours", "eager")}, copies[0])
+    errors = _errors(case, {arm: layers[arm] for arm in ("ours", "eager")}, copies[0])
     calls = {arm: replayed(rotated(layer, copies)) for arm, layer in layers.items()}
     times = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
     each_us = {arm: 1e3 * ms / count for arm, ms in times.items()}
