@@ -19,12 +19,14 @@ from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_attention import choose_attention
+from optimizer_svc.passes.choose_batched_products import choose_batched_products
 from optimizer_svc.passes.choose_convolutions import choose_convolutions
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.compute_attention import compute_attention
+from optimizer_svc.passes.compute_batched_products import compute_batched_products
 from optimizer_svc.passes.compute_convolutions import compute_convolutions
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
@@ -67,6 +69,18 @@ PASSES: tuple[Pass, ...] = (
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
     Pass("choose-convolutions", choose_convolutions, ("graph", "target"), "convolutions"),
     Pass("compute-convolutions", compute_convolutions, ("graph", "convolutions"), "graph"),
+    Pass(
+        "choose-batched-products",
+        choose_batched_products,
+        ("graph", "target"),
+        "batched_products",
+    ),
+    Pass(
+        "compute-batched-products",
+        compute_batched_products,
+        ("graph", "batched_products"),
+        "graph",
+    ),
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
@@ -84,7 +98,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "choose-materialized",
         choose_materialized,
-        ("graph", "products", "attention", "convolutions"),
+        ("graph", "products", "attention", "convolutions", "batched_products"),
         "chosen",
     ),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
@@ -103,6 +117,7 @@ PASSES: tuple[Pass, ...] = (
         (
             "attention",
             "convolutions",
+            "batched_products",
             "products",
             "splits",
             "chosen",

@@ -19,6 +19,7 @@ from typing import Any
 
 from kernelfarm.errors import InternalError, UnknownTargetError
 from kernelfarm.targets.facts import AttentionFacts as AttentionFacts
+from kernelfarm.targets.facts import BatchedProductFacts as BatchedProductFacts
 from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
 from kernelfarm.targets.facts import ConvolutionFacts as ConvolutionFacts

@@ -163,6 +163,17 @@ class AttentionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchedProductFacts:
+    """Which batched products of matrices kernels compute faster than the framework's library.
+
+    `types` are the types of their elements. Results have at least `least_extent` rows and columns.
+    """
+
+    types: tuple[str, ...]
+    least_extent: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConvolutionFacts:
     """Which convolutions kernels compute faster than the framework's library.
 
@@ -331,7 +342,7 @@ class TargetFacts:
     unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention` and `convolutions`, the framework computes all of them.
+    Without `attention`, `convolutions` and `batched_products`, the framework computes all of them.
     """
 
     name: str
@@ -350,6 +361,7 @@ class TargetFacts:
     tiles: TileFacts | None = None
     attention: AttentionFacts | None = None
     convolutions: ConvolutionFacts | None = None
+    batched_products: BatchedProductFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     cube: CubeFacts | None = None

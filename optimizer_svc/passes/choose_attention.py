@@ -20,7 +20,7 @@ from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import AttentionFacts, TargetFacts
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.attention import AttentionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 
 ATTENTION = (
     "aten.scaled_dot_product_attention.default",
@@ -30,11 +30,11 @@ ATTENTION = (
 _AXES = 4
 
 
-def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
+def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
     if not nodes or target.attention is None:
-        return AttentionChoice()
+        return ContractionChoice()
     facts = graph_facts(graph)
     read = facts.consumers.keys() | set(outputs_read(graph))
     chosen: list[int] = []
@@ -55,7 +55,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> AttentionChoice:
             notes[f"by the framework: {verdict.reason}"] += 1
     lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
     texts = tuple(f"attention: {notes[line]} {line}" for line in lines)
-    return AttentionChoice(frozenset(chosen), frozenset(factors), texts)
+    return ContractionChoice(frozenset(chosen), frozenset(factors), notes=texts)
 
 
 def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:

@@ -15,7 +15,7 @@ from kernelfarm.targets import ConvolutionFacts, TargetFacts
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 
 CONVOLUTION = "aten.convolution.default"
 _RANK = 4
@@ -23,14 +23,14 @@ _ONE_PIXEL = (1, 1, 0, 0)
 """Strides and padding of a window that moves over each pixel and over nothing else."""
 
 
-def choose_convolutions(graph: Graph, target: TargetFacts) -> ConvolutionChoice:
+def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The convolutions of a graph that kernels compute, and why they do not compute the others."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == CONVOLUTION]
     if not nodes or target.convolutions is None:
-        return ConvolutionChoice()
+        return ContractionChoice()
     facts = graph_facts(graph)
     images: dict[int, int] = {}
-    weights: set[int] = set()
+    factors: set[int] = set()
     refused: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -38,12 +38,12 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ConvolutionChoice:
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
-            weights.add(weight)
+            factors |= {image, weight}
         else:
             refused[verdict.reason] += 1
     notes = [f"convolutions: {len(images)} of one pixel by kernels"] if images else []
     notes += [f"convolutions: {count} by the framework: {why}" for why, count in refused.items()]
-    return ConvolutionChoice(images, frozenset(weights), tuple(notes))
+    return ContractionChoice(frozenset(images), frozenset(factors), images, tuple(notes))
 
 
 def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused | None:

@@ -28,7 +28,7 @@ from optimizer_svc.analysis.memory_orders import framed_operands, frames_of, is_
 from optimizer_svc.analysis.minimum_cut import FOREVER, LabelCosts
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.layouts import Layouts
 
 _COPY = 2
@@ -36,7 +36,7 @@ _COPY = 2
 _ONE_GROUP = ("dense", "strided", "few_channels")
 
 
-def choose_layouts(graph: Graph, convolutions: ConvolutionChoice, target: TargetFacts) -> Layouts:
+def choose_layouts(graph: Graph, convolutions: ContractionChoice, target: TargetFacts) -> Layouts:
     """The layouts of a graph's images; prims compute some of its `convolutions`."""
     facts = graph_facts(graph)
     computed = {

@@ -48,8 +48,7 @@ from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, vi
 from optimizer_svc.analysis.turned_storages import turned_storage
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.attention import AttentionChoice
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
@@ -89,12 +88,11 @@ class _Cost:
 def choose_materialized(
     graph: Graph,
     products: Products = NO_PRODUCTS,
-    attention: AttentionChoice | None = None,
-    convolutions: ConvolutionChoice | None = None,
+    *contractions: ContractionChoice,
 ) -> Materialization:
     """The materialization of a graph whose outputs are distinct values.
 
-    Memory holds what `products`, `attention` and `convolutions` multiply in tiles.
+    Memory holds what kernels of `contractions` multiply in tiles.
     """
     facts = graph_facts(graph)
     storages = existing_storages(facts)
@@ -104,8 +102,8 @@ def choose_materialized(
     _materialize_copied(facts, storages)
     _materialize_scatters(facts, storages)
     views = _operand_views(facts, storages)
-    others = [choice.factors for choice in (attention, convolutions) if choice is not None]
-    _materialize_multiplied(facts, storages, products, products.strided.union(*others))
+    strided = products.strided.union(*(choice.factors for choice in contractions))
+    _materialize_multiplied(facts, storages, products, strided)
     computed = _computed_weights(facts, storages, products)
     partial_sums = _materialize_costly(facts, storages, computed)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]

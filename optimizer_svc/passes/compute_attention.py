@@ -18,13 +18,13 @@ from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
-from optimizer_svc.ir.attention import AttentionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.prims_writer import PrimsWriter
 
 _Shape = tuple[Expr, ...]
 
 
-def compute_attention(graph: Graph, attention: AttentionChoice) -> Graph:
+def compute_attention(graph: Graph, attention: ContractionChoice) -> Graph:
     """The graph with the chosen attention as prims."""
     if not attention.results:
         return graph

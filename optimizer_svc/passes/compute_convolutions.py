@@ -12,17 +12,17 @@ from dataclasses import replace
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.prims_writer import PrimsWriter
 
 
-def compute_convolutions(graph: Graph, convolutions: ConvolutionChoice) -> Graph:
+def compute_convolutions(graph: Graph, convolutions: ContractionChoice) -> Graph:
     """The graph with the chosen convolutions as prims."""
-    if not convolutions.images:
+    if not convolutions.results:
         return graph
     writer = _Writer(graph_facts(graph))
     for node in graph.nodes:
-        if convolutions.images.keys().isdisjoint(node.results):
+        if convolutions.results.isdisjoint(node.results):
             writer.nodes.append(node)
         else:
             writer.compute(node)

@@ -13,9 +13,8 @@ from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Progra
 from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
-from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
@@ -25,8 +24,9 @@ from optimizer_svc.ir.splits import Splits
 
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
-    attention: AttentionChoice,
-    convolutions: ConvolutionChoice,
+    attention: ContractionChoice,
+    convolutions: ContractionChoice,
+    batched_products: ContractionChoice,
     products: Products,
     splits: Splits,
     chosen: Materialization,
@@ -45,6 +45,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *(_traffic(kernel, target) for kernel in program.kernels),
             *attention.notes,
             *convolutions.notes,
+            *batched_products.notes,
             *products.notes,
             *splits.notes,
             *layouts.notes,

@@ -11,9 +11,8 @@ from kernelfarm.ir.verify import verify_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import PASSES, Pass, given_facts
 from tests.support.optimizer_texts import (
-    print_attention,
     print_built_steps,
-    print_convolutions,
+    print_contractions,
     print_fusion,
     print_layouts,
     print_materialization,
@@ -29,8 +28,9 @@ TARGET = "cpu:x86-64-v3"
 
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
-    "attention": print_attention,
-    "convolutions": print_convolutions,
+    "attention": print_contractions,
+    "batched_products": print_contractions,
+    "convolutions": print_contractions,
     "layouts": print_layouts,
     "products": print_products,
     "splits": print_splits,

@@ -25,9 +25,8 @@ from kernelfarm.ir.text import print_kernel, print_plan
 from kernelfarm.ir.text.kernel import print_value
 from optimizer_svc.analysis.storages import Storage
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.ir.attention import AttentionChoice
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.fused import Fusion
 from optimizer_svc.ir.group import Group
 from optimizer_svc.ir.layouts import Layouts
@@ -193,13 +192,10 @@ def _text(*blocks: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in chain.from_iterable(blocks))
 
 
-def print_convolutions(convolutions: ConvolutionChoice) -> str:
-    """The results of the convolutions that kernels compute, of which images, and what decided."""
-    found = [f"%{image} -> %{result}" for result, image in sorted(convolutions.images.items())]
-    return "\n".join([f"by kernels: {', '.join(found) or 'none'}", *convolutions.notes]) + "\n"
-
-
-def print_attention(attention: AttentionChoice) -> str:
-    """The results of the attention that kernels compute, and what decided."""
-    results = ", ".join(f"%{value}" for value in sorted(attention.results)) or "none"
-    return "\n".join([f"by kernels: {results}", *attention.notes]) + "\n"
+def print_contractions(choice: ContractionChoice) -> str:
+    """The results that kernels compute, and of which images, and what decided."""
+    found = [
+        f"%{choice.images[result]} -> %{result}" if result in choice.images else f"%{result}"
+        for result in sorted(choice.results)
+    ]
+    return "\n".join([f"by kernels: {', '.join(found) or 'none'}", *choice.notes]) + "\n"

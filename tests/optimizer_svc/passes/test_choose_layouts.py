@@ -9,7 +9,7 @@ import pytest
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
-from optimizer_svc.ir.convolutions import ConvolutionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.layouts import Layouts
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from tests.support.goldens import assert_golden
@@ -122,4 +122,4 @@ def test_gradients_of_weights_have_the_layout_of_the_images() -> None:
 
 def _chosen(text: str, target: str = GPU) -> Layouts:
     graph: Graph = parse_graph(text)
-    return choose_layouts(replace(graph), ConvolutionChoice(), target_facts(target))
+    return choose_layouts(replace(graph), ContractionChoice(), target_facts(target))

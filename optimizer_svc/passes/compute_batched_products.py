@@ -1,0 +1,47 @@
+"""Turns chosen batched products into sums, which become kernels.
+
+    extern bmm(x, y)  ->  sum(x over (b, m, -, k) * permute(y) over (b, -, n, k); k)
+
+What reads the result is fused with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.work_budget import spend
+from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.prims_writer import PrimsWriter
+
+
+def compute_batched_products(graph: Graph, batched: ContractionChoice) -> Graph:
+    """The graph with the chosen batched products as prims."""
+    if not batched.results:
+        return graph
+    writer = _Writer(graph_facts(graph))
+    for node in graph.nodes:
+        if batched.results.isdisjoint(node.results):
+            writer.nodes.append(node)
+        else:
+            writer.compute(node)
+    return replace(graph, nodes=tuple(writer.nodes))
+
+
+class _Writer(PrimsWriter):
+    """A computed product ends in a node with the old result."""
+
+    def compute(self, node: Node) -> None:
+        """Appends a batched product.
+
+        Shapes: x: (b, m, k), y: (b, k, n)
+        """
+        spend(16)
+        x, y = operands(node)
+        batches, rows, terms = self.types[x].shape
+        shape = (batches, rows, self.types[y].shape[2], terms)
+        turned = self.add(node, "permute", y, dims=(0, 2, 1))
+        left = self.add(node, "broadcast_in_dim", x, shape=shape, dims=(0, 1, 3))
+        right = self.add(node, "broadcast_in_dim", turned, shape=shape, dims=(0, 2, 3))
+        self.finish(node, "sum", self.add(node, "mul", left, right), dims=(3,))
