@@ -10,6 +10,8 @@ from optimizer_svc.analysis.integer_weights import IntegerWeight, integer_weight
 from optimizer_svc.analysis.verdicts import Refused
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+MAX_FEW_ROWS = 64
+"""With more rows, the instructions for matrices limit a product, and not memory."""
 _TRANSPOSED = (1, 0)
 _RANK = 2
 _FACTORS = 2

@@ -29,6 +29,7 @@ from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, outputs_
 from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
 from optimizer_svc.analysis.product_operands import (
     BIASED_PRODUCT,
+    MAX_FEW_ROWS,
     PRODUCT,
     Product,
     product_of_node,
@@ -37,8 +38,6 @@ from optimizer_svc.analysis.product_slices import product_slices
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
-MAX_ROWS = 64
-"""With more rows, the instructions for matrices limit a product, and not memory."""
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
 _NARROW = (DType.F16, DType.BF16)
@@ -141,7 +140,7 @@ class _Chooser:
             is_tiled = rows is not ONE or not found.integers.has_rows
             ordered = self._ordered(found.x, found.integers)
             return replace(found, is_tiled=is_tiled, ordered_x=ordered)
-        if rows.constant > MAX_ROWS:
+        if rows.constant > MAX_FEW_ROWS:
             return replace(found, is_tiled=True)
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices, is_tiled=rows is not ONE)
@@ -258,7 +257,7 @@ def _tiles_refuse(
 def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:
     """The most rows of such products by kernels; None if the target has none."""
     if target.has_matrix_units:
-        return MAX_ROWS if target.multiplies(dtype.value) else None
+        return MAX_FEW_ROWS if target.multiplies(dtype.value) else None
     times = None if target.few_rows is None else _times(dtype, target.few_rows, product)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 

@@ -4,7 +4,8 @@ A product over a vocabulary of 50,257 words has rows that begin at odd addresses
 of terms. Libraries copy tiles in units of 16 bytes, so they then take kernels that are several
 times slower. Zeros at the end of an axis change no result that is read. Kernels store what they
 make with its zeros at no cost; other operands, and results that are returned, are copied if the
-product saves more than the copies cost.
+product saves more than the copies cost. Products of few rows by weights of integers, which kernels
+compute without storing them, stay as they are.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import ProductFacts, TargetFacts
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, ints_attr, operands
+from optimizer_svc.analysis.product_operands import (
+    BIASED_PRODUCT,
+    MAX_FEW_ROWS,
+    PRODUCT,
+    product_of_node,
+)
 from optimizer_svc.analysis.strided_views import StridedView, view_between
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.prims_writer import PrimsWriter
@@ -75,10 +82,21 @@ class _Products:
         """Appends a node of the graph, or its padded form."""
         factors = _FACTORS.get(str(node.attr("op"))) if node.op == "extern" else None
         zeros = _Zeros() if factors is None else self._zeros(node, factors)
-        if factors is None or zeros == _Zeros() or not self._saves(node, factors, zeros):
+        is_kept = factors is None or zeros == _Zeros() or not self._saves(node, factors, zeros)
+        if factors is None or is_kept or self._is_by_integers(node):
             self._writer.nodes.append(node)
         else:
             self._pad(node, factors, zeros)
+
+    def _is_by_integers(self, node: Node) -> bool:
+        """True for a product of few rows by a weight that is computed from integers."""
+        rows = node.types[0].shape[_ROWS]
+        if node.attr("op") not in (PRODUCT, BIASED_PRODUCT) or not rows.is_constant:
+            return False
+        if rows.constant > MAX_FEW_ROWS:
+            return False
+        found = product_of_node(self._facts, node, self._returned)
+        return not isinstance(found, Refused) and found.integers is not None
 
     def result(self) -> Graph:
         """The graph of the nodes so far; the same one if no product was padded."""

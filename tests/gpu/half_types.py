@@ -25,24 +25,25 @@ def half_type_cases() -> Iterator[Case]:
 
 def _product_cases(dtype: torch.dtype) -> Iterator[Case]:
     word = str(dtype).removeprefix("torch.")
+    product = partial(case, has_products=True)
     for m in ROWS:
         for n, k in WIDTHS:
-            yield case(
+            yield product(
                 f"{m} rows by {n} x {k} in {word}",
                 F.linear,
                 partial(_operands, dtype, (m, k), (n, k)),
             )
-        yield case(
+        yield product(
             f"{m} rows by two weights, gated, in {word}",
             lambda x, w, u: F.silu(F.linear(x, w)) * F.linear(x, u),
             partial(_operands, dtype, (m, 768), (1024, 768), (1024, 768)),
         )
-        yield case(
+        yield product(
             f"{m} rows and a residual in {word}",
             lambda x, w, r: r + F.linear(x, w),
             partial(_operands, dtype, (m, 768), (1024, 768), (m, 1024)),
         )
-        yield case(
+        yield product(
             f"{m} normed rows in {word}",
             lambda x, w, g: F.linear(F.rms_norm(x, (768,), g), w),
             partial(_operands, dtype, (m, 768), (1024, 768), (768,)),

@@ -138,6 +138,14 @@ def test_the_report_states_times_that_include_storing_the_weight() -> None:
     assert "0.72 for a kernel, 1.7 for the framework" in notes
 
 
+@pytest.mark.parametrize("name", ["int8-after", "int8-before", "int4-neighbours", "int4-halves"])
+def test_an_odd_number_of_results_is_computed_by_a_kernel_too(name: str) -> None:
+    """For the library, zeros would follow each row of the weight, which would have to be stored."""
+    notes = notes_of(FORMS[name].layer, *operands(FORMS[name], 1, 1001, 2048))
+    assert "by a kernel" in notes
+    assert "framework:" not in notes
+
+
 def test_weights_that_are_packed_along_their_results_stay_with_the_library() -> None:
     """Two columns share a byte, which a sum of one column would read for half of it."""
 
