@@ -1,8 +1,9 @@
-"""Ranges of lanes in which comparisons of an index have one value, and conditions of most rows.
+"""Ranges of lanes or rows in which comparisons of an index have one value, and usual conditions.
 
 Windows with padding and concatenations compare their axes with constants. Within a range of lanes
 the result of such a comparison is known, so the loop over the range has no masks for it. Conditions
-on the other axes that hold in the middle of an image select a version of the loops without them.
+on the other axes that hold in the middle of an image select a version of the loops without them;
+else the ranges of one other axis, as of the channels of a concatenation, have a version each.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.loop_ir import Axis, Compute, IndexValue, Kernel, Literal
 
 MAX_RANGES: Final = 8
+MIN_ROWS: Final = 4
 # Statements that all ranges and versions may have together: each takes LLVM about 0.1 ms.
 MAX_COPIED_STATEMENTS: Final = 2500
 # By operation: whether it holds below its limit, and how far the limit lies above the operand.
@@ -23,7 +25,7 @@ _COMPARISONS: Final = {"lt": (True, 0), "le": (True, 1), "ge": (False, 0), "gt":
 
 @dataclass(frozen=True, slots=True)
 class LaneRange:
-    """The lanes from `first` to `last` (excluded), and the comparisons that are known there."""
+    """The points of an axis from `first` to `last` (excluded), and the comparisons known there."""
 
     first: int
     last: int
@@ -32,13 +34,38 @@ class LaneRange:
 
 def lane_ranges(kernel: Kernel, lane: Axis) -> tuple[LaneRange, ...]:
     """The ranges in order; none if no comparison divides the lanes, or there were too many."""
+    return _ranges(kernel, lane)
+
+
+def row_ranges(
+    kernel: Kernel, lane: Axis, copies: int
+) -> tuple[Axis, tuple[LaneRange, ...]] | None:
+    """The other axis that the most comparisons divide, and its ranges; None if there is none.
+
+    Each range has a version of the loops over lanes, which are divided into `copies` ranges. A
+    range of few rows is the border of a window, which is not worth one.
+    """
+    rows = [axis for axis in kernel.outer if axis.name != lane.name and axis.extent.is_constant]
+    found = max(rows, key=lambda axis: len(_limits(kernel, axis.name)), default=None)
+    if found is None:
+        return None
+    ranges = _ranges(kernel, found, max(copies, 1))
+    are_wide = all(each.last - each.first >= MIN_ROWS for each in ranges)
+    return (found, ranges) if len(ranges) > 1 and are_wide else None
+
+
+def _ranges(kernel: Kernel, lane: Axis, copies: int = 1) -> tuple[LaneRange, ...]:
     if not lane.extent.is_constant:
         return ()
     extent = lane.extent.constant
     limits = _limits(kernel, lane.name)
     borders = sorted({0, extent, *(limit for limit, _ in limits.values() if 0 < limit < extent)})
     count = len(borders) - 1
-    if not limits or count > MAX_RANGES or count * len(kernel.body) > MAX_COPIED_STATEMENTS:
+    if (
+        not limits
+        or count > MAX_RANGES
+        or count * copies * len(kernel.body) > MAX_COPIED_STATEMENTS
+    ):
         return ()
     return tuple(
         LaneRange(

@@ -7,7 +7,7 @@ before the first unit (`lane_constants.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from codegen_svc.emitters.llvm.accumulate import (
@@ -21,7 +21,12 @@ from codegen_svc.emitters.llvm.accumulate import (
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.guided import PartialResult
 from codegen_svc.emitters.llvm.lane_array import LaneArray
-from codegen_svc.emitters.llvm.lane_ranges import lane_ranges, usual_conditions
+from codegen_svc.emitters.llvm.lane_ranges import (
+    LaneRange,
+    lane_ranges,
+    row_ranges,
+    usual_conditions,
+)
 from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
 from codegen_svc.emitters.llvm.schedule import (
     SUM_OF_LANES_BLOCK,
@@ -63,6 +68,7 @@ class LaneWriter:
         kernel = context.kernel
         self._ranges = lane_ranges(kernel, lane)
         self._usual = usual_conditions(kernel, lane, len(self._ranges))
+        self._rows = None if self._usual else row_ranges(kernel, lane, len(self._ranges))
         self._can_repeat = context.can_repeat_stores
         self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(
@@ -144,6 +150,9 @@ class LaneWriter:
         Such rows lie inside an image whose windows have padding.
         """
         fn = self._fn
+        if self._rows is not None:
+            self._over_rows(*self._rows, scope)
+            return
         if not self._usual:
             self._over_ranges(scope)
             return
@@ -161,6 +170,24 @@ class LaneWriter:
         self._over_ranges(scope.inner())
         fn.branch(names["end"])
         fn.start_block(names["end"])
+
+    def _over_rows(self, axis: Axis, ranges: Sequence[LaneRange], scope: Scope) -> None:
+        """Writes a version of the loops for each range of another axis."""
+        fn, at = self._fn, scope.symbols[axis.name]
+        end = fn.name("rows.end")
+        for number, each in enumerate(ranges):
+            if number < len(ranges) - 1:
+                here, others = fn.name("rows.range"), fn.name("rows.others")
+                is_here = fn.compare("icmp", "slt", at, integer(each.last, I64), wish="is_here")
+                fn.branch_if(is_here, here, others)
+                fn.start_block(here)
+            inside = scope.inner()
+            inside.values.update((n, integer(int(holds), I1)) for n, holds in each.known)
+            self._over_ranges(inside)
+            fn.branch(end)
+            if number < len(ranges) - 1:
+                fn.start_block(others)
+        fn.start_block(end)
 
     def _over_ranges(self, scope: Scope) -> None:
         """Writes the last stores; those of functions with a usual way again if it did not fit."""

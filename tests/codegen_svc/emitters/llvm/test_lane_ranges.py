@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from codegen_svc.emitters.llvm.lane_ranges import MAX_RANGES, lane_ranges, usual_conditions
+from codegen_svc.emitters.llvm.lane_ranges import (
+    MAX_RANGES,
+    lane_ranges,
+    row_ranges,
+    usual_conditions,
+)
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
-from tests.support.compiled_kernels import both
+from tests.support.compiled_kernels import both, built, stage_text
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
 
@@ -91,6 +97,66 @@ def test_the_conditions_of_inner_rows_select_a_version() -> None:
 
 def test_one_condition_on_rows_is_not_worth_a_version() -> None:
     assert usual_conditions(concatenation(5, 4), concatenation(5, 4).outer[-1], 2) == ()
+
+
+def stacked(first: int, second: int, columns: int = 21, dtype: str = "bf16") -> Kernel:
+    """Rows of one buffer, and behind them the roots of those of another."""
+    rows = first + second
+    return parse_kernel(f"""\
+kernel stacked
+param in in0: {dtype}[{first * columns}]
+param in in1: {dtype}[{second * columns}]
+param out out0: {dtype}[{rows * columns}]
+for d0 in {rows}
+for d1 in {columns}
+  %0: i64 = index d0
+  %1: i64 = {first}
+  %2: bool = lt %0, %1
+  %3: {dtype} = 0.0
+  %4: {dtype} = load in0[{columns}*d0 + d1] if %2 else %3
+  %5: f32 = convert %4
+  %6: bool = ge %0, %1
+  %7: {dtype} = load in1[{columns}*d0 + d1 - {columns * first}] if %6 else %3
+  %8: f32 = convert %7
+  %9: f32 = sqrt %8
+  %10: f32 = where %2, %5, %9
+  %11: {dtype} = convert %10
+  store out0[{columns}*d0 + d1] = %11
+""")
+
+
+def test_each_operand_of_stacked_rows_has_a_version() -> None:
+    kernel = stacked(5, 4)
+    found = row_ranges(kernel, kernel.outer[-1], 1)
+    assert found is not None
+    axis, ranges = found
+    assert axis is kernel.outer[0]
+    assert [(r.first, r.last, r.known) for r in ranges] == [
+        (0, 5, ((2, True), (6, False))),
+        (5, 9, ((2, False), (6, True))),
+    ]
+
+
+def test_few_rows_are_not_worth_a_version() -> None:
+    for kernel in (stacked(5, 3), stacked(9, 0), concatenation(5, 4)):
+        assert row_ranges(kernel, kernel.outer[-1], 1) is None
+
+
+@pytest.mark.parametrize(("first", "second", "columns"), [(5, 4, 21), (4, 70, 9000), (16, 16, 640)])
+def test_stacked_rows_are_computed_as_interpreted(first: int, second: int, columns: int) -> None:
+    kernel = stacked(first, second, columns)
+    draw = np.random.default_rng(0).random
+    buffers = {
+        p.name: draw(p.size_elems.constant).astype(ml_dtypes.bfloat16) for p in kernel.params
+    }
+    both(kernel, buffers, {})
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_loops_of_stacked_rows_have_vectors(dtype: str) -> None:
+    """LLVM leaves a loop with several masked loads of 16 bits scalar."""
+    asm = stage_text(built(stacked(16, 16, 640, dtype), "cpu:x86-64-v4"), "asm")
+    assert "vsqrtps\t%zmm" in asm
 
 
 def test_a_concatenation_has_a_range_for_each_operand() -> None:
