@@ -18,6 +18,7 @@ from kernelfarm.ir.algebra.expr import ONE, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import AttentionFacts, TargetFacts
+from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
@@ -65,6 +66,8 @@ def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | 
     kinds = [facts.types[value] for value in operands(node)]
     if not _is_attention(kinds, node.types):
         return Refused("of other operands")
+    if any(is_empty(kind.shape) for kind in kinds):
+        return Refused("without scores or results")
     query, key = kinds[0], kinds[1]
     is_one = query.shape[2] is ONE
     if query.dtype.value not in (known.one_query if is_one else known.several_queries):

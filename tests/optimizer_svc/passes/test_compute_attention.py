@@ -414,6 +414,14 @@ def test_a_varying_number_of_scores_stays_with_the_framework() -> None:
     )
 
 
+@pytest.mark.parametrize("queries", [1, 16])
+def test_attention_to_no_keys_stays_with_the_framework(queries: int) -> None:
+    text = ONE_QUERY.replace("bf16[1, 4, 1, 8]", f"bf16[1, 4, {queries}, 8]")
+    text = text.replace("[1, 2, 5, 8]", "[1, 2, 0, 8]").replace("[1, 1, 1, 5]", "[1, 1, 1, 0]")
+    found = choose_attention(parse_graph(text), attending("cpu:x86-64-v4"))
+    assert found.notes == ("attention: 1 by the framework: without scores or results",)
+
+
 def test_targets_that_were_not_measured_leave_attention_to_the_framework() -> None:
     _, graph = run(attending("cpu:x86-64-v3"), Counts(), attend, *heads(torch.bfloat16), None)
     for name, facts in all_targets().items():
