@@ -179,10 +179,12 @@ class ConvolutionFacts:
 
     `one_pixel` are the types of elements of those with a window of one pixel, of at least
     `least_channels` channels before and after them. From `packed_multiplies` multiply-adds on, the
-    library is as fast with a packed weight, so frozen models pack it.
+    library is as fast with a packed weight, so frozen models pack it. `single` are the types of
+    those of one image that is one pixel itself: products of one row, which memory limits.
     """
 
     one_pixel: tuple[str, ...]
+    single: tuple[str, ...]
     least_channels: int
     packed_multiplies: int
 

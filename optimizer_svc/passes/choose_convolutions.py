@@ -12,7 +12,7 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import ConvolutionFacts, TargetFacts
-from optimizer_svc.analysis.extents import is_empty
+from optimizer_svc.analysis.extents import is_empty, is_single
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
@@ -57,7 +57,8 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
         return Refused("with a window of several pixels, or of groups")
     if window[: len(_ONE_PIXEL)] != _ONE_PIXEL:
         return Refused("with strides or padding")
-    if image.dtype.value not in known.one_pixel:
+    is_alone = is_single((image.shape[0], *image.shape[2:]))
+    if image.dtype.value not in (known.single if is_alone else known.one_pixel):
         return Refused(f"of {image.dtype.value}, for which kernels were not timed")
     channels = weight.shape[:2]
     if not all(_is_at_least(extent, known.least_channels) for extent in channels):

@@ -2,13 +2,14 @@
 
     extern convolution(x, w, b)  ->  sum(x over (n, -, c, h, w) * w over (-, k, c, -, -); c) + b
 
-What reads the result is fused with it.
+in f32. What reads the result is fused with it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
@@ -42,14 +43,28 @@ class _Writer(PrimsWriter):
         images, channels, height, width = self.types[image].shape
         results = self.types[weight].shape[0]
         shape = (images, results, channels, height, width)
-        left = self.add(node, "broadcast_in_dim", image, shape=shape, dims=(0, 2, 3, 4))
-        matrix = self.add(node, "reshape", weight, shape=(results, channels))
+        wide = self._wide(node, image)
+        left = self.add(node, "broadcast_in_dim", wide, shape=shape, dims=(0, 2, 3, 4))
+        wide = self._wide(node, weight)
+        matrix = self.add(node, "reshape", wide, shape=(results, channels))
         right = self.add(node, "broadcast_in_dim", matrix, shape=shape, dims=(1, 2))
         terms = self.add(node, "mul", left, right)
-        if not biases:
+        is_narrow = node.types[0].dtype is not DType.F32
+        if not biases and not is_narrow:
             self.finish(node, "sum", terms, dims=(2,))
             return
         found = self.add(node, "sum", terms, dims=(2,))
-        extents = self.types[found].shape
-        bias = self.add(node, "broadcast_in_dim", biases[0], shape=extents, dims=(1,))
-        self.finish(node, "add", found, bias)
+        for bias in biases:
+            wide = self._wide(node, bias)
+            extents = self.types[found].shape
+            spread = self.add(node, "broadcast_in_dim", wide, shape=extents, dims=(1,))
+            if not is_narrow:
+                self.finish(node, "add", found, spread)
+                return
+            found = self.add(node, "add", found, spread)
+        self.finish(node, "convert", found, dtype=node.types[0].dtype)
+
+    def _wide(self, node: Node, value: int) -> int:
+        if self.types[value].dtype is DType.F32:
+            return value
+        return self.add(node, "convert", value, dtype=DType.F32)

@@ -30,6 +30,7 @@ LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
 
 _aten = torch.ops.aten
+_DTYPES = {torch.float32: DType.F32, torch.bfloat16: DType.BF16}
 _IMAGE_RANK = 4
 
 
@@ -166,11 +167,15 @@ def _is_one_pixel(found: _Convolution, known: ConvolutionFacts) -> bool:
     return (
         weight.shape[2:] == (1, 1)
         and [*found.stride, *found.padding, found.groups] == [1, 1, 0, 0, 1]
-        and weight.dtype is torch.float32
-        and DType.F32.value in known.one_pixel
+        and _is_timed(weight.dtype, (image.shape[0], *image.shape[2:]), known)
         and min(weight.shape[:2]) >= known.least_channels
         and all(isinstance(extent, int) for extent in image.shape)
     )
+
+
+def _is_timed(dtype: torch.dtype, pixels: tuple[int, ...], known: ConvolutionFacts) -> bool:
+    names = known.single if all(extent == 1 for extent in pixels) else known.one_pixel
+    return dtype in _DTYPES and _DTYPES[dtype].value in names
 
 
 def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]) -> _Product | None:

@@ -53,7 +53,9 @@ return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
 
 
 def convolving(name: str) -> TargetFacts:
-    return replace(target_facts(name), convolutions=ConvolutionFacts(("f32",), 8, 1 << 25))
+    return replace(
+        target_facts(name), convolutions=ConvolutionFacts(("f32",), ("bf16", "f32"), 8, 1 << 25)
+    )
 
 
 def run(facts: TargetFacts, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
@@ -100,6 +102,28 @@ def test_results_are_as_exact_as_eager_s(
     ours, counts = run(convolving(target), layer, *args)
     assert (counts.externs, counts.launches) == ([], 1)
     check(ours, layer, *args)
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_single_pixel_of_16_bits_is_a_product_of_one_row(target: str, has_bias: bool) -> None:
+    """Sums are in f32, and rounded once. More pixels are the framework's."""
+    torch.manual_seed(0)
+    weight = torch.randn(24, 40, 1, 1).bfloat16()
+    bias = torch.randn(24).bfloat16() if has_bias else None
+
+    def layer(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.conv2d(x.mean((2, 3), keepdim=True), weight, bias)
+
+    x = torch.randn(1, 40, 6, 6).bfloat16()
+    ours, counts = run(convolving(target), layer, x, weight, bias)
+    assert counts.externs == []
+    mean = x.mean((2, 3), keepdim=True).double()
+    exact = functional.conv2d(mean, weight.double(), None if bias is None else bias.double())
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=2**-8)
+    several = torch.randn(2, 40, 6, 6).bfloat16()
+    ours, counts = run(convolving(target), layer, several, weight, bias)
+    assert counts.externs == ["aten.convolution.default"]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
