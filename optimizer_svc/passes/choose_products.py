@@ -243,7 +243,7 @@ def _tiles_refuse(
     if target.processor is None:
         return Refused("for which the target has no kernels")
     if weight.dtype is not DType.F32:
-        return Refused(f"of {weight.dtype.value}, which no processor computes in tiles")
+        return Refused(f"of {weight.dtype.value}, which the library computes faster")
     if not all(extent.is_constant for extent in weight.shape):
         return Refused("by weights of varying sizes")
     if rows is ONE or is_empty((rows, *weight.shape)):
