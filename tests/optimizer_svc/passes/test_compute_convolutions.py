@@ -13,13 +13,20 @@ from torch.nn import functional
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.targets import ConvolutionFacts, TargetFacts, target_facts
-from tests.optimizer_svc.passes.test_choose_convolutions import ONE_PIXEL
 from tests.support.compiled_kernels import run_targets
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
 from tests.support.traced_graphs import capturing
 
+ONE_PIXEL = """\
+graph prims 1
+%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
+%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
+%2: f32[16]@[1] = input "b"
+%3: f32[2, 16, 5, 7]@[560, 1, 112, 16] = extern(%0, %1, %2; is_contraction=true, node=0, op="aten.convolution.default", window=[1, 1, 0, 0, 1, 1, 1]) from [0]
+return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
+"""
 FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 
