@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kernelfarm.ir.algebra.expr import ONE, Expr
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import ConvolutionFacts, TargetFacts
 from optimizer_svc.analysis.extents import is_empty, is_single
@@ -53,10 +53,11 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
     if not isinstance(window, tuple) or not _is_convolution(kinds, node.types):
         return Refused("of other operands")
     image, weight = kinds[:2]
-    if weight.shape[2:] != (ONE, ONE) or window[-1] != 1:
-        return Refused("with a window of several pixels, or of groups")
-    if window[: len(_ONE_PIXEL)] != _ONE_PIXEL:
-        return Refused("with strides or padding")
+    refused = _window_refused(window, weight)
+    if refused is not None:
+        return refused
+    if not _keeps_pixels(image, weight, node.types[0]):
+        return Refused("of other operands")
     is_alone = is_single((image.shape[0], *image.shape[2:]))
     if image.dtype.value not in (known.single if is_alone else known.one_pixel):
         return Refused(f"of {image.dtype.value}, for which kernels were not timed")
@@ -66,17 +67,32 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
     return None
 
 
+def _window_refused(window: tuple[Arg, ...], weight: TensorType) -> Refused | None:
+    """Why kernels compute no convolution with a window; None if they do."""
+    if weight.shape[2:] != (ONE, ONE) or window[-1] != 1:
+        return Refused("with a window of several pixels, or of groups")
+    if window[: len(_ONE_PIXEL)] != _ONE_PIXEL:
+        return Refused("with strides or padding")
+    return None
+
+
 def _is_at_least(extent: Expr, least: int) -> bool:
     return extent.is_constant and extent.constant >= least
 
 
 def _is_convolution(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
-    """True if operands and result are those of a window of one pixel: the graph is from outside."""
+    """True if ranks and types are those of a convolution of images: the graph is from outside."""
     if len(kinds) not in (2, 3) or len(results) != 1 or kinds[0].rank != _RANK:
         return False
     (image, weight, *biases), (result,) = kinds, results
     if weight.rank != _RANK or len({kind.dtype for kind in (*kinds, result)}) != 1:
         return False
-    if is_empty(result.shape) or is_empty(image.shape):
+    if result.rank != _RANK or is_empty(result.shape) or is_empty(image.shape):
         return False
     return all(bias.shape == weight.shape[:1] for bias in biases)
+
+
+def _keeps_pixels(image: TensorType, weight: TensorType, result: TensorType) -> bool:
+    """True if the shapes are those of a window of one pixel that moves over each pixel."""
+    (images, channels, *pixels), (results, inner) = image.shape, weight.shape[:2]
+    return channels is inner and result.shape == (images, results, *pixels)

@@ -11,31 +11,22 @@ with a causal mask, query number i sees the keys up to number i.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.ir.contraction_choice import ContractionChoice
-from optimizer_svc.ir.prims_writer import PrimsWriter
+from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 
 _Shape = tuple[Expr, ...]
 
 
 def compute_attention(graph: Graph, attention: ContractionChoice) -> Graph:
     """The graph with the chosen attention as prims."""
-    if not attention.results:
-        return graph
-    writer = _Writer(graph_facts(graph))
-    for node in graph.nodes:
-        if attention.results.isdisjoint(node.results):
-            writer.nodes.append(node)
-        else:
-            alone = replace(node, results=node.results[:1], types=node.types[:1])
-            writer.compute(alone)
-    return replace(graph, nodes=tuple(writer.nodes))
+    return with_contractions(graph, attention, _Writer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +52,7 @@ class _Sizes:
         return tuple(range(len(self.rows)))
 
 
-class _Writer(PrimsWriter):
+class _Writer(ContractionWriter):
     """Computed attention ends in a node with the old result."""
 
     def compute(self, node: Node) -> None:
@@ -72,14 +63,14 @@ class _Writer(PrimsWriter):
         keys = self.types[value].shape[2]
         rows = (batch, groups, as_expr(heads.constant // groups.constant))
         sizes = _Sizes(rows if queries is ONE else (*rows, queries), heads, queries, keys)
-        found = self.add(node, "reshape", self._wide(node, query), shape=(*sizes.rows, width))
-        scores = self._scores(node, found, self._wide(node, key), sizes)
+        found = self.add(node, "reshape", self.wide(node, query), shape=(*sizes.rows, width))
+        scores = self._scores(node, found, self.wide(node, key), sizes)
         for mask in masks:
             scores = self.add(node, "add", scores, self._spread_mask(node, mask, sizes))
         if node.attr("is_causal") is True:
             scores = self._hide_later(node, scores, sizes)
         shares, total = self._softmax(node, scores, sizes)
-        wide = self._wide(node, value)
+        wide = self.wide(node, value)
         if queries is ONE:
             self._finish_one(node, shares, total, wide)
         else:
@@ -163,7 +154,7 @@ class _Writer(PrimsWriter):
         divided = sizes.rows[1:3] if has_heads else (ONE, ONE)
         own_queries = () if sizes.queries is ONE else (queries,)
         viewed = self.add(
-            node, "reshape", self._wide(node, mask), shape=(batch, *divided, *own_queries, keys)
+            node, "reshape", self.wide(node, mask), shape=(batch, *divided, *own_queries, keys)
         )
         dims = (*sizes.row_dims, len(sizes.rows))
         return self.add(node, "broadcast_in_dim", viewed, shape=sizes.scores, dims=dims)
@@ -175,8 +166,3 @@ class _Writer(PrimsWriter):
     def _number(self, node: Node, number: object, shape: _Shape) -> int:
         assert isinstance(number, float)  # the chooser asks for a scale
         return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
-
-    def _wide(self, node: Node, value: int) -> int:
-        if self.types[value].dtype is DType.F32:
-            return value
-        return self.add(node, "convert", value, dtype=DType.F32)

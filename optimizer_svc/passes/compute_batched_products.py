@@ -7,29 +7,19 @@ What reads the result is fused with it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.ir.contraction_choice import ContractionChoice
-from optimizer_svc.ir.prims_writer import PrimsWriter
+from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 
 
 def compute_batched_products(graph: Graph, batched: ContractionChoice) -> Graph:
     """The graph with the chosen batched products as prims."""
-    if not batched.results:
-        return graph
-    writer = _Writer(graph_facts(graph))
-    for node in graph.nodes:
-        if batched.results.isdisjoint(node.results):
-            writer.nodes.append(node)
-        else:
-            writer.compute(node)
-    return replace(graph, nodes=tuple(writer.nodes))
+    return with_contractions(graph, batched, _Writer)
 
 
-class _Writer(PrimsWriter):
+class _Writer(ContractionWriter):
     """A computed product ends in a node with the old result."""
 
     def compute(self, node: Node) -> None:

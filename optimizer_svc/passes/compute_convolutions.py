@@ -7,30 +7,20 @@ in f32. What reads the result is fused with it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.ir.contraction_choice import ContractionChoice
-from optimizer_svc.ir.prims_writer import PrimsWriter
+from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 
 
 def compute_convolutions(graph: Graph, convolutions: ContractionChoice) -> Graph:
     """The graph with the chosen convolutions as prims."""
-    if not convolutions.results:
-        return graph
-    writer = _Writer(graph_facts(graph))
-    for node in graph.nodes:
-        if convolutions.results.isdisjoint(node.results):
-            writer.nodes.append(node)
-        else:
-            writer.compute(node)
-    return replace(graph, nodes=tuple(writer.nodes))
+    return with_contractions(graph, convolutions, _Writer)
 
 
-class _Writer(PrimsWriter):
+class _Writer(ContractionWriter):
     """A computed convolution ends in a node with the old result."""
 
     def compute(self, node: Node) -> None:
@@ -43,9 +33,9 @@ class _Writer(PrimsWriter):
         images, channels, height, width = self.types[image].shape
         results = self.types[weight].shape[0]
         shape = (images, results, channels, height, width)
-        wide = self._wide(node, image)
+        wide = self.wide(node, image)
         left = self.add(node, "broadcast_in_dim", wide, shape=shape, dims=(0, 2, 3, 4))
-        wide = self._wide(node, weight)
+        wide = self.wide(node, weight)
         matrix = self.add(node, "reshape", wide, shape=(results, channels))
         right = self.add(node, "broadcast_in_dim", matrix, shape=shape, dims=(1, 2))
         terms = self.add(node, "mul", left, right)
@@ -55,7 +45,7 @@ class _Writer(PrimsWriter):
             return
         found = self.add(node, "sum", terms, dims=(2,))
         for bias in biases:
-            wide = self._wide(node, bias)
+            wide = self.wide(node, bias)
             extents = self.types[found].shape
             spread = self.add(node, "broadcast_in_dim", wide, shape=extents, dims=(1,))
             if not is_narrow:
@@ -63,8 +53,3 @@ class _Writer(PrimsWriter):
                 return
             found = self.add(node, "add", found, spread)
         self.finish(node, "convert", found, dtype=node.types[0].dtype)
-
-    def _wide(self, node: Node, value: int) -> int:
-        if self.types[value].dtype is DType.F32:
-            return value
-        return self.add(node, "convert", value, dtype=DType.F32)

@@ -7,17 +7,11 @@ import pytest
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.passes.choose_batched_products import choose_batched_products
+from tests.support.contraction_programs import BATCHED
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 
 AMD = "cpu:x86-64-v4-amd"
-BATCHED = """\
-graph prims 1
-%0: f32[3, 8, 5]@[40, 5, 1] = input "x"
-%1: f32[3, 5, 9]@[45, 9, 1] = input "y"
-%2: f32[3, 8, 9]@[72, 9, 1] = extern(%0, %1; is_contraction=true, node=0, op="aten.bmm.default") from [0]
-return %2: f32[3, 8, 9]@[72, 9, 1]
-"""
 
 
 @pytest.mark.golden

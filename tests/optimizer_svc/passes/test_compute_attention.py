@@ -20,6 +20,7 @@ from kernelfarm.targets import AttentionFacts, TargetFacts, all_targets, target_
 from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
+from tests.support.contraction_programs import run
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
@@ -193,24 +194,6 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **how
         query, key, value, attn_mask=mask, enable_gqa=True, **how
     )
     return found.transpose(1, 2).flatten(2) + 0
-
-
-def run(
-    facts: TargetFacts, counts: Counts, function: Callable[..., Tensor], *args: Any
-) -> tuple[Tensor, Graph]:
-    """The result of a function by the programs of a target, and its graph as prims."""
-    graphs: list[Graph] = []
-
-    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
-        graphs.append(decompose_to_prims(captured.graph).graph)
-        program = compile_here(captured, counts, facts)
-        return lambda *given: program(list(given))
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        result = torch.compile(function, backend=capturing(compiled), dynamic=False)(*args)
-    (graph,) = graphs
-    return result, graph
 
 
 def masks() -> dict[str, Tensor | None]:

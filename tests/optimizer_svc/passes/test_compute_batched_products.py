@@ -8,23 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.targets import BatchedProductFacts, target_facts
 from tests.support.compiled_kernels import run_targets
+from tests.support.contraction_programs import BATCHED, run
 from tests.support.goldens import assert_golden
-from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.in_process_compiler import Counts
 from tests.support.optimizer_passes import before_and_after
-from tests.support.traced_graphs import capturing
-
-BATCHED = """\
-graph prims 1
-%0: f32[3, 8, 5]@[40, 5, 1] = input "x"
-%1: f32[3, 5, 9]@[45, 9, 1] = input "y"
-%2: f32[3, 8, 9]@[72, 9, 1] = extern(%0, %1; is_contraction=true, node=0, op="aten.bmm.default") from [0]
-return %2: f32[3, 8, 9]@[72, 9, 1]
-"""
 
 
 @pytest.mark.golden
@@ -52,18 +43,10 @@ return %2: f32[3, 8, 9]@[72, 9, 1]
     )
 
 
-def run(target: str, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
-    """The result of a function by the programs of a target, and what they ran."""
+def run_by(target: str, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
     facts = replace(target_facts(target), batched_products=BatchedProductFacts(("f32",), 8))
     counts = Counts()
-
-    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
-        program = compile_here(captured, counts, facts)
-        return lambda *given: program(list(given))
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        result = torch.compile(function, backend=capturing(compiled), dynamic=False)(*args)
+    result, _ = run(facts, counts, function, *args)
     return result, counts
 
 
@@ -90,7 +73,7 @@ def test_results_are_as_exact_as_eager_s(
         return torch.relu(torch.bmm(x, y) * 0.5 + added)
 
     args = x, y, torch.randn(b, m, n)
-    ours, counts = run(target, layer, *args)
+    ours, counts = run_by(target, layer, *args)
     assert (counts.externs, counts.launches) == ([], 1)
     check(ours, layer, *args)
 
@@ -105,7 +88,7 @@ def test_attention_that_a_model_writes_out_is_three_kernels(target: str) -> None
         scores = torch.matmul(query, key.transpose(-1, -2)) * 0.25 + mask
         return torch.matmul(torch.softmax(scores, -1), value)
 
-    ours, counts = run(target, attend, query, key, value, mask)
+    ours, counts = run_by(target, attend, query, key, value, mask)
     assert (counts.externs, counts.launches) == ([], 3)
     check(ours, attend, query, key, value, mask)
 
@@ -118,6 +101,6 @@ def test_what_is_multiplied_is_stored_once(target: str) -> None:
     def layer(x: Tensor, y: Tensor) -> Tensor:
         return torch.bmm(torch.exp(x), torch.tanh(y))
 
-    ours, counts = run(target, layer, x, y)
+    ours, counts = run_by(target, layer, x, y)
     assert (counts.externs, counts.launches) == ([], 3)
     check(ours, layer, x, y)

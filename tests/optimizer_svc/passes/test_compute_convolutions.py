@@ -14,19 +14,12 @@ from torch.nn import functional
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.targets import ConvolutionFacts, TargetFacts, target_facts
 from tests.support.compiled_kernels import run_targets
+from tests.support.contraction_programs import ONE_PIXEL, run
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
 from tests.support.traced_graphs import capturing
 
-ONE_PIXEL = """\
-graph prims 1
-%0: f32[2, 8, 5, 7]@[280, 1, 56, 8] = input "x"
-%1: f32[16, 8, 1, 1]@[8, 1, 1, 1] = input "w"
-%2: f32[16]@[1] = input "b"
-%3: f32[2, 16, 5, 7]@[560, 1, 112, 16] = extern(%0, %1, %2; is_contraction=true, node=0, op="aten.convolution.default", window=[1, 1, 0, 0, 1, 1, 1]) from [0]
-return %3: f32[2, 16, 5, 7]@[560, 1, 112, 16]
-"""
 FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 
@@ -65,17 +58,9 @@ def convolving(name: str) -> TargetFacts:
     )
 
 
-def run(facts: TargetFacts, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
-    """The result of a function by the programs of a target, and what they ran."""
+def run_by(target: str, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
     counts = Counts()
-
-    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
-        program = compile_here(captured, counts, facts)
-        return lambda *given: program(list(given))
-
-    torch._dynamo.reset()
-    with torch.no_grad():
-        result = torch.compile(function, backend=capturing(compiled), dynamic=False)(*args)
+    result, _ = run(convolving(target), counts, function, *args)
     return result, counts
 
 
@@ -106,7 +91,7 @@ def test_results_are_as_exact_as_eager_s(
         return functional.relu(functional.conv2d(x, weight, bias) + added)
 
     args = x, weight, torch.randn(results), added
-    ours, counts = run(convolving(target), layer, *args)
+    ours, counts = run_by(target, layer, *args)
     assert (counts.externs, counts.launches) == ([], 1)
     check(ours, layer, *args)
 
@@ -123,13 +108,13 @@ def test_a_single_pixel_of_16_bits_is_a_product_of_one_row(target: str, has_bias
         return functional.conv2d(x.mean((2, 3), keepdim=True), weight, bias)
 
     x = torch.randn(1, 40, 6, 6).bfloat16()
-    ours, counts = run(convolving(target), layer, x, weight, bias)
+    ours, counts = run_by(target, layer, x, weight, bias)
     assert counts.externs == []
     mean = x.mean((2, 3), keepdim=True).double()
     exact = functional.conv2d(mean, weight.double(), None if bias is None else bias.double())
     torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=2**-8)
     several = torch.randn(2, 40, 6, 6).bfloat16()
-    ours, counts = run(convolving(target), layer, several, weight, bias)
+    ours, counts = run_by(target, layer, several, weight, bias)
     assert counts.externs == ["aten.convolution.default"]
 
 
@@ -149,7 +134,7 @@ def test_what_is_convolved_is_stored_as_the_framework_s_images_are(
         return functional.conv2d(functional.hardswish(found), second, padding=1)
 
     args = x, torch.rand(2, 16, 1, 1), *weights
-    ours, counts = run(convolving(target), layers, *args)
+    ours, counts = run_by(target, layers, *args)
     assert (counts.externs, counts.launches) == (["aten.convolution.default"], 2)
     check(ours, layers, *args)
 
@@ -182,6 +167,6 @@ def test_strides_that_keep_the_size_are_not_mistaken_for_none(target: str) -> No
         return functional.conv2d(x, weight, stride=2, padding=1)
 
     assert layer(x, weight).shape == x.shape
-    ours, counts = run(convolving(target), layer, x, weight)
+    ours, counts = run_by(target, layer, x, weight)
     assert counts.externs == ["aten.convolution.default"]
     torch.testing.assert_close(ours, layer(x, weight))

@@ -1,0 +1,41 @@
+"""Writes the extern nodes of chosen contractions anew, as prims."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.graph_ir import Graph, Node
+from optimizer_svc.analysis.graph_facts import graph_facts
+from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.prims_writer import PrimsWriter
+
+
+class ContractionWriter(PrimsWriter):
+    """A subclass says how prims compute a node; they end in one with its first result."""
+
+    @abstractmethod
+    def compute(self, node: Node) -> None:
+        """Appends the prims that compute a chosen node."""
+
+    def wide(self, node: Node, value: int) -> int:
+        """A value as f32."""
+        if self.types[value].dtype is DType.F32:
+            return value
+        return self.add(node, "convert", value, dtype=DType.F32)
+
+
+def with_contractions(
+    graph: Graph, choice: ContractionChoice, writer: type[ContractionWriter]
+) -> Graph:
+    """The graph with the chosen contractions as prims; only the first result of each is read."""
+    if not choice.results:
+        return graph
+    written = writer(graph_facts(graph))
+    for node in graph.nodes:
+        if choice.results.isdisjoint(node.results):
+            written.nodes.append(node)
+        else:
+            written.compute(replace(node, results=node.results[:1], types=node.types[:1]))
+    return replace(graph, nodes=tuple(written.nodes))
