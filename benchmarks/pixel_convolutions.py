@@ -6,6 +6,7 @@ plain weight. A farm on this machine compiles. To price `cpu:x86-64-v3-amd` on a
 AVX-512: KERNELFARM_HOST_TARGET=cpu:x86-64-v3-amd ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.pixel_convolutions [--threads N] [--layouts first last]
+           [--type f32|bf16]
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from examples.farm import running_farm
 from kernelfarm.client.pytorch.private import packed_operators
 
 ROUNDS, CALLS = 11, 5
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 LAYOUTS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 
@@ -75,7 +77,8 @@ def main() -> None:
         os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
         for layout in options.layouts:
             for case in CASES:
-                print(f"{layout:<6}{_line(case, LAYOUTS[layout])}", flush=True)
+                line = _line(case, LAYOUTS[layout], TYPES[options.type])
+                print(f"{layout:<6}{line}", flush=True)
 
 
 def _options() -> argparse.Namespace:
@@ -84,6 +87,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--layouts", nargs="*", choices=tuple(LAYOUTS), default=[*LAYOUTS])
+    parser.add_argument("--type", choices=TYPES, default="f32")
     return parser.parse_args()
 
 
@@ -91,10 +95,13 @@ def _layer(images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return functional.hardswish(functional.conv2d(images, weight, bias))
 
 
-def _line(case: Case, layout: torch.memory_format) -> str:
+def _line(case: Case, layout: torch.memory_format, dtype: torch.dtype) -> str:
     images = torch.randn(case.batch, case.channels, case.side, case.side)
     weight = torch.randn(case.results, case.channels, 1, 1) / case.channels**0.5
-    args = images.to(memory_format=layout), weight, torch.randn(case.results)
+    args = tuple(
+        tensor.to(dtype)
+        for tensor in (images.to(memory_format=layout), weight, torch.randn(case.results))
+    )
     torch._dynamo.reset()
     ours = torch.compile(_layer, backend="kernelfarm", options={"mode": "strict"}, dynamic=False)
     arms: dict[str, Call] = {"eager": lambda: _layer(*args), "ours": lambda: ours(*args)}

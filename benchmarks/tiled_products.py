@@ -1,13 +1,13 @@
-"""Products of f32 in register tiles, compared with the framework's library on the CPU.
+"""Products in register tiles, compared with the framework's library on the CPU.
 
 The numbers are those of `[tiles]` in the files of CPU targets: for each number of rows, the time of
 the library as a multiple of a kernel's. `linear` has a weight (n, k), `columns` a weight (k, n);
 `gelu` adds a bias and computes GELU, which the library leaves to other code. Arms take turns in one
-process. To price `cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
+process. With --cold, copies of the weights take turns, so that they come from memory. To price `cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]
-           [--weights NxK ...] [--cases C ...]
+           [--weights NxK ...] [--cases C ...] [--type f32|bf16] [--cold]
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
+from benchmarks.products import rotated
 from benchmarks.skinny_products import ROUNDS, Measured
 from benchmarks.timing import median_ms
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.targets import TargetFacts, TileFacts, target_facts
+from kernelfarm.targets import TargetFacts, TileFacts, TileTimes, target_facts
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.traced_graphs import traced_one
+
+_COLD_BYTES = 160 << 20
 
 Layer = Callable[..., torch.Tensor]
 
@@ -42,6 +45,7 @@ def _gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 LAYERS: dict[str, Layer] = {"linear": _linear, "columns": _columns, "gelu": _gelu}
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 
 
 def main() -> None:
@@ -50,11 +54,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     facts = always_in_tiles(target_facts(options.target))
+    dtype = TYPES[options.type]
     print("case          n      k      m  kernel GFLOP/s  library GFLOP/s  speed-up  error ratio")
     for case in options.cases:
         for n, k in (map(int, shape.split("x")) for shape in options.weights):
             for m in options.rows:
-                _print(case, (m, n, k), facts)
+                _print(case, (m, n, k), (dtype, options.cold), facts)
 
 
 def _options() -> argparse.Namespace:
@@ -65,20 +70,28 @@ def _options() -> argparse.Namespace:
     weights = ["128x128", "768x768", "3072x768", "768x3072"]
     parser.add_argument("--weights", nargs="*", default=weights)
     parser.add_argument("--cases", nargs="*", default=[*LAYERS])
+    parser.add_argument("--type", choices=TYPES, default="f32")
+    parser.add_argument("--cold", action="store_true")
     return parser.parse_args()
 
 
 def always_in_tiles(facts: TargetFacts) -> TargetFacts:
     """The facts of a target whose kernels compute all products that they can in tiles."""
-    times = (("2", 2.0),)
-    return replace(facts, tiles=TileFacts(1, library=times, library_columns=times))
+    table = (("2", 2.0),)
+    times = TileTimes(1, library=table, library_columns=table)
+    return replace(facts, tiles=TileFacts(times, times))
 
 
-def _print(case: str, sizes: tuple[int, int, int], facts: TargetFacts) -> None:
-    m, n, k = sizes
+def _print(
+    case: str, sizes: tuple[int, int, int], kind: tuple[torch.dtype, bool], facts: TargetFacts
+) -> None:
+    (m, n, k), (dtype, is_cold) = sizes, kind
     weight = torch.randn((k, n) if case == "columns" else (n, k)) / k**0.5
     bias = [torch.randn(n)] if case == "gelu" else []
-    found = measured(LAYERS[case], [torch.randn(m, k), weight, *bias], facts)
+    args = [tensor.to(dtype) for tensor in (torch.randn(m, k), weight, *bias)]
+    size_bytes = n * k * dtype.itemsize
+    copies = max(2, -(-_COLD_BYTES // size_bytes)) if is_cold else 1
+    found = measured(LAYERS[case], args, facts, copies)
     operations = 2 * m * n * k / 1e6
     print(
         f"{case:<8}{n:>7}{k:>7}{m:>7}{operations / found.kernel_ms:>16.0f}"
@@ -88,8 +101,10 @@ def _print(case: str, sizes: tuple[int, int, int], facts: TargetFacts) -> None:
     )
 
 
-def measured(layer: Layer, args: list[torch.Tensor], facts: TargetFacts) -> Measured:
-    """Times and errors of a layer.
+def measured(
+    layer: Layer, args: list[torch.Tensor], facts: TargetFacts, copies: int = 1
+) -> Measured:
+    """Times and errors of a layer, whose weight has so many copies that take turns.
 
     Raises:
         RuntimeError: the program calls the library.
@@ -98,9 +113,15 @@ def measured(layer: Layer, args: list[torch.Tensor], facts: TargetFacts) -> Meas
     run = compile_here(traced_one(layer, *args), counts, facts)
     if counts.externs:
         raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
-    arms = {"kernel": lambda: run(args), "library": lambda: layer(*args)}
-    calls = max(1, min(40, 1_000_000_000 // (args[0].shape[0] * args[1].numel())))
-    times = median_ms(arms, "cpu", rounds=ROUNDS, calls=calls)
+    turns = [tuple([args[0], args[1].clone(), *args[2:]]) for _ in range(copies)]
+    arms = {
+        "kernel": rotated(lambda *given: run([*given]), turns),
+        "library": rotated(layer, turns),
+    }
+    calls = max(1, min(40, 1_000_000_000 // (copies * args[0].shape[0] * args[1].numel())))
+    times = {
+        arm: ms / copies for arm, ms in median_ms(arms, "cpu", rounds=ROUNDS, calls=calls).items()
+    }
     exact = layer(*(tensor.double() for tensor in args))
     ours, theirs = run(args)[0], layer(*args)
     errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))

@@ -81,6 +81,7 @@ def code_target(target: TargetFacts) -> CodeTarget:
         vector_bits,
         target.memory,
         scales_by_powers=llvm.scales_by_powers,
+        has_bf16_dots=llvm.has_bf16_dots,
     )
 
 

@@ -35,6 +35,7 @@ from kernelfarm.targets.facts import ProductFacts as ProductFacts
 from kernelfarm.targets.facts import ProductTimes as ProductTimes
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
 from kernelfarm.targets.facts import TileFacts as TileFacts
+from kernelfarm.targets.facts import TileTimes as TileTimes
 from kernelfarm.targets.facts import TritonFacts as TritonFacts
 from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits
 from kernelfarm.targets.facts import VendorFacts as VendorFacts
@@ -137,13 +138,18 @@ def _folders() -> Iterator[Traversable]:
 def _base(
     stated: Mapping[str, dict[str, Any]], data: Mapping[str, Any], file: str
 ) -> Mapping[str, Any]:
-    """What the file of a chip's base states; nothing if the chip has none."""
-    if "base" not in data:
-        return {}
-    base = stated.get(data["base"], {})
-    if not base or "base" in base:
-        raise InternalError(f"{file}: base {data['base']!r}; expected a chip without a base")
-    return base
+    """What the file of a chip's base, and those of the base's bases, state; nothing without one."""
+    bases: list[dict[str, Any]] = []
+    while "base" in data:
+        base = stated.get(data["base"])
+        if base is None or base in bases:
+            raise InternalError(f"{file}: base {data['base']!r}; expected a chip, and no circle")
+        bases.append(base)
+        data = base
+    found: Mapping[str, Any] = {}
+    for base in reversed(bases):
+        found = _merged(found, base)
+    return found
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

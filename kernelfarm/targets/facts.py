@@ -134,8 +134,8 @@ class FewRowFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class TileFacts:
-    """How long a processor's library takes for products of f32 that kernels compute in tiles.
+class TileTimes:
+    """How long a processor's library takes for products of one type that kernels compute in tiles.
 
     A product is x (m, k) by a weight of n x k elements, (n, k) row-major. `library` has the
     library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
@@ -149,17 +149,28 @@ class TileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TileFacts:
+    """Times of products in tiles by the type of their elements; None: the library computes them."""
+
+    f32: TileTimes | None = None
+    bf16: TileTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Which attention kernels compute faster than the framework, by the types of its elements.
 
     `one_query` are those of attention of one query for each head. Of `several_queries`, there are
-    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`.
+    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`. Shares
+    are rounded to the type of the values if it is one of `rounded_shares`, which the processor
+    multiplies faster.
     """
 
     one_query: tuple[str, ...]
     several_queries: tuple[str, ...]
     least_queries: int
     most_score_bytes: int
+    rounded_shares: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,13 +320,15 @@ class TritonFacts:
 class LlvmFacts:
     """A processor as LLVM names it.
 
-    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two.
+    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two,
+    `has_bf16_dots` that one adds the products of two pairs of bf16 to each f32 of a vector.
     """
 
     triple: str
     cpu: str
     features: str
     scales_by_powers: bool = False
+    has_bf16_dots: bool = False
 
 
 @dataclass(frozen=True, slots=True)

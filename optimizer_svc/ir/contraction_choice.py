@@ -11,10 +11,12 @@ class ContractionChoice:
     """The results of the extern nodes that become prims: attention, convolutions, batched products.
 
     `factors` are what is multiplied in tiles, which memory must hold. `images` has the image of
-    each convolution by its result. `notes` are for the report, one fact a line.
+    each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
+    results of attention whose shares of values are rounded to the values' type.
     """
 
     results: frozenset[int] = frozenset()
     factors: frozenset[int] = frozenset()
     images: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    rounded: frozenset[int] = frozenset()

@@ -7,13 +7,17 @@ from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Node
-from optimizer_svc.analysis.graph_facts import graph_facts
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.prims_writer import PrimsWriter
 
 
 class ContractionWriter(PrimsWriter):
     """A subclass says how prims compute a node; they end in one with its first result."""
+
+    def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
+        super().__init__(facts)
+        self.choice = choice
 
     @abstractmethod
     def compute(self, node: Node) -> None:
@@ -32,7 +36,7 @@ def with_contractions(
     """The graph with the chosen contractions as prims; only the first result of each is read."""
     if not choice.results:
         return graph
-    written = writer(graph_facts(graph))
+    written = writer(graph_facts(graph), choice)
     for node in graph.nodes:
         if choice.results.isdisjoint(node.results):
             written.nodes.append(node)

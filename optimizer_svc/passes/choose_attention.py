@@ -40,6 +40,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     read = facts.consumers.keys() | set(outputs_read(graph))
     chosen: list[int] = []
     factors: set[int] = set()
+    rounded: set[int] = set()
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -50,13 +51,23 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
             chosen.append(node.results[0])
             query, *others = operands(node)[:3]
             is_one = facts.types[query].shape[2] is ONE
-            factors |= set() if is_one else {query, *others}
+            if not is_one:
+                factors |= {query, *others}
+                rounded |= _rounded(node, target.attention)
             notes[f"of {'one query' if is_one else 'several queries'} by kernels"] += 1
         else:
             notes[f"by the framework: {verdict.reason}"] += 1
     lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
     texts = tuple(f"attention: {notes[line]} {line}" for line in lines)
-    return ContractionChoice(frozenset(chosen), frozenset(factors), notes=texts)
+    return ContractionChoice(
+        frozenset(chosen), frozenset(factors), rounded=frozenset(rounded), notes=texts
+    )
+
+
+def _rounded(node: Node, known: AttentionFacts) -> set[int]:
+    """The result of a node whose shares are rounded."""
+    is_rounded = node.types[0].dtype.value in known.rounded_shares
+    return {node.results[0]} if is_rounded else set()
 
 
 def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:

@@ -5,38 +5,26 @@ extern nodes that are no strided view of a stored value. A value that an operand
 order of axes is stored in that order. Stored by cost: values whose recomputation by several readers
 would read or compute too much. A value that is chosen by cost is only a boundary between loops: if
 all its readers are fused into the kernel that makes it, it stays in a register.
-
-A sum of many large results of the framework, such as the gradients of a weight that each step of a
-recurrent network uses, is computed in parts, which are stored: one kernel for the whole sum would
-keep the memory of all of them until the last one exists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, symbol
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref
-from kernelfarm.ir.prims import CLIENT_OPS
+from kernelfarm.ir.graph_ir import Arg, Graph, Ref
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.cat_pieces import is_many_pieces
-from optimizer_svc.analysis.extents import is_empty, is_single, likely_elems, likely_sizes
+from optimizer_svc.analysis.costly_values import WHOLE_ROWS, store_costly
+from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.extern_layouts import takes_any_strides
 from optimizer_svc.analysis.graph_facts import (
-    GATHER_OPS,
-    REDUCE_OPS,
-    SCAN_OPS,
-    SORT_OPS,
-    VIEW_OPS,
     GraphFacts,
     graph_facts,
     operands,
 )
-from optimizer_svc.analysis.index_complexity import IndexComplexity
-from optimizer_svc.analysis.sole_readers import has_sole_reader
 from optimizer_svc.analysis.storages import (
     Storage,
     existing_storages,
@@ -51,38 +39,6 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
-
-MAX_OPS_RECOMPUTED = 30
-"""The most operations that several readers repeat instead of reading a result."""
-MAX_READS_RECOMPUTED = 2
-"""The most tensors that several readers read again: with three, a store and two loads cost less."""
-MAX_OPS_INLINE = 64
-"""The most operations of one expression; also limits the recursion that lowers it."""
-MIN_ELEMS_EXPANDED = 1 << 14
-"""With fewer elements, recomputing an expanded value costs less than another launch."""
-MAX_OPS_EXPANDED = 8
-MAX_ADDED = 4
-"""The most results of the framework that one kernel adds: more of them would be alive together."""
-MIN_ADDED_BYTES = 1 << 16
-"""Results of fewer bytes are added by one kernel: a launch costs more than their memory."""
-
-_HEAVY_WORDS = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
-    " atanh erf erfc sigmoid pow atan2 philox"
-)
-_HEAVY = frozenset(_HEAVY_WORDS.split())
-_WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
-"""Prims for which one element needs many elements of the operand."""
-_EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    """The cost of one element: operations, tensors read, and transcendental operations."""
-
-    ops: int
-    reads: frozenset[int]
-    heavy: int
 
 
 def choose_materialized(
@@ -105,7 +61,7 @@ def choose_materialized(
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
     computed = _computed_weights(facts, storages, products)
-    partial_sums = _materialize_costly(facts, storages, computed)
+    partial_sums = store_costly(facts, storages, computed)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
     members.sort(key=lambda v: facts.positions[v])
     kinds = {source.value: source.kind for source in graph.inputs}
@@ -308,144 +264,4 @@ def _computed_weights(
         if value not in found and value not in storages and value not in others:
             found.add(value)
             pending += operands(facts.producers[value])
-    return frozenset(value for value in found if facts.producers[value].op not in _WHOLE_ROWS)
-
-
-def _materialize_costly(
-    facts: GraphFacts, storages: dict[int, Storage], computed: frozenset[int]
-) -> frozenset[int]:
-    """Materializes reductions, scans, sorts, and values that are too costly to recompute.
-
-    `computed` are never stored. It returns the parts of sums that are stored.
-    """
-    uses = _uses_through_views(facts)
-    sizes = likely_sizes(facts.graph.symbols)
-    costs: dict[int, _Cost] = {}
-    complexity = IndexComplexity(facts, storages)
-    sums = _Sums(facts, storages, uses, sizes)
-    for node in facts.graph.nodes:
-        if node.op in CLIENT_OPS:
-            continue
-        value = node.results[0]
-        if value in computed:
-            costs[value] = _cost(node, costs, storages, facts)
-            continue
-        if complexity.is_too_complex(node):
-            _materialize_operands(facts, storages, node)
-        part = sums.part_of(node, costs)
-        if part is not None:
-            storages[part] = temporary_storage(facts, part)
-        costs[value] = cost = _cost(node, costs, storages, facts)
-        if node.op in _EXPANDING:
-            _materialize_expanded(facts, storages, node, costs, sizes)
-        if value in storages or node.op in VIEW_OPS:
-            continue
-        is_forced = node.op in _WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
-        is_repeated = uses[value] > 1 and _is_costly(cost)
-        if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
-            storages[value] = temporary_storage(facts, value)
-    return frozenset(sums.parts)
-
-
-class _Sums:
-    """Sums of large results of the framework that nothing else reads."""
-
-    def __init__(
-        self,
-        facts: GraphFacts,
-        storages: Mapping[int, Storage],
-        uses: Mapping[int, int],
-        sizes: Mapping[str, int],
-    ) -> None:
-        self.parts: list[int] = []
-        self._facts = facts
-        self._storages = storages
-        self._uses = uses
-        self._sizes = sizes
-
-    def part_of(self, node: Node, costs: Mapping[int, _Cost]) -> int | None:
-        """The operand of a sum of too many results that must be stored; None if there is none."""
-        if node.op != "add" or len(operands(node)) != 2:
-            return None
-        added = {value: self._added(value, costs) for value in operands(node)}
-        if len(frozenset().union(*added.values())) <= MAX_ADDED:
-            return None
-        part = max(added, key=lambda value: len(added[value]))
-        if part in self._storages or self._facts.producers[part].op != "add":
-            return None
-        self.parts.append(part)
-        return part
-
-    def _added(self, value: int, costs: Mapping[int, _Cost]) -> frozenset[int]:
-        """The large results of the framework that an operand reads last."""
-        reads = frozenset([value]) if value in self._storages else costs[value].reads
-        spend(len(reads))
-        return frozenset(filter(self._is_added, reads))
-
-    def _is_added(self, value: int) -> bool:
-        if self._storages[value].kind is not BufferKind.EXTERN or self._uses[value] > 1:
-            return False
-        tensor = self._facts.types[value]
-        return likely_elems(tensor.shape, self._sizes) * tensor.dtype.itemsize_bytes >= (
-            MIN_ADDED_BYTES
-        )
-
-
-def _materialize_operands(facts: GraphFacts, storages: dict[int, Storage], node: Node) -> None:
-    for value in operands(node):
-        if value not in storages:
-            storages[value] = temporary_storage(facts, value)
-
-
-def _is_costly(cost: _Cost) -> bool:
-    too_many_ops = cost.ops > MAX_OPS_RECOMPUTED or cost.heavy > 0
-    return too_many_ops or len(cost.reads) > MAX_READS_RECOMPUTED
-
-
-def _cost(
-    node: Node, costs: Mapping[int, _Cost], storages: Mapping[int, Storage], facts: GraphFacts
-) -> _Cost:
-    reads: set[int] = set()
-    found = [_Cost(0, frozenset(), 0)]
-    for value in operands(node):
-        if value not in storages:
-            found.append(costs[value])
-            reads |= costs[value].reads
-        elif not is_single(facts.types[value].shape):
-            reads.add(value)
-    spend(4 + len(found) + len(reads))
-    # An element of a cat that is stored piece by piece costs an element of one piece.
-    total = max if is_many_pieces(facts, node) else sum
-    return _Cost(
-        ops=total(cost.ops for cost in found) + int(node.op not in VIEW_OPS),
-        reads=frozenset(reads),
-        heavy=total(cost.heavy for cost in found) + int(node.op in _HEAVY),
-    )
-
-
-def _materialize_expanded(
-    facts: GraphFacts,
-    storages: dict[int, Storage],
-    node: Node,
-    costs: Mapping[int, _Cost],
-    sizes: Mapping[str, int],
-) -> None:
-    """Materializes an operand whose elements would be computed again for many elements."""
-    base = facts.base_of(operands(node)[0])
-    if base in storages:
-        return
-    cost = costs[base]
-    after = likely_elems(node.types[0].shape, sizes)
-    before = likely_elems(facts.types[base].shape, sizes)
-    is_costly = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
-    if is_costly and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
-        storages[base] = temporary_storage(facts, base)
-
-
-def _uses_through_views(facts: GraphFacts) -> dict[int, int]:
-    """The number of nodes, other than views, that read each value directly or through views."""
-    uses = dict.fromkeys(facts.types, 0)
-    for node in reversed(facts.graph.nodes):
-        for value in dict.fromkeys(operands(node)):
-            uses[value] += uses[node.results[0]] if node.op in VIEW_OPS else 1
-    return uses
+    return frozenset(value for value in found if facts.producers[value].op not in WHOLE_ROWS)

@@ -7,8 +7,8 @@ a kernel is expected to take as long as for the next larger m, the library as lo
 smaller one. If only pointwise prims read the product, its kernel computes them, too, and the
 library's time includes another launch.
 
-Processors compute f32 products of more rows in register tiles. Their facts have the library's time
-in times of a kernel, from some m on.
+Processors compute products of more rows in register tiles, of f32 and, if they have instructions
+for it, of bf16. Their facts have the library's time in times of a kernel, from some m on.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dataclasses import dataclass, replace
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
+from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts
+from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileTimes
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
@@ -242,16 +243,28 @@ def _tiles_refuse(
     """Why a processor computes no such product in tiles; None if it does."""
     if target.processor is None:
         return Refused("for which the target has no kernels")
-    if weight.dtype is not DType.F32:
+    if weight.dtype is not DType.F32 and _tile_times(weight.dtype, target) is None:
         return Refused(f"of {weight.dtype.value}, which the library computes faster")
     if not all(extent.is_constant for extent in weight.shape):
         return Refused("by weights of varying sizes")
     if rows is ONE or is_empty((rows, *weight.shape)):
         return Refused("without two rows, terms or results")
+    if weight.dtype is not DType.F32 and not _has_rows_to_convert(rows):
+        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows, or of a varying number")
     columns = weight.shape[1 if product.has_columns else 0].constant
     if columns < MIN_TILED_COLUMNS:
         return Refused(f"of fewer than {MIN_TILED_COLUMNS} columns")
     return None
+
+
+def _has_rows_to_convert(rows: Expr) -> bool:
+    return rows.is_constant and rows.constant >= LEAST_NARROW_ROWS
+
+
+def _tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
+    if target.tiles is None:
+        return None
+    return {DType.F32: target.tiles.f32, DType.BF16: target.tiles.bf16}.get(dtype)
 
 
 def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:
@@ -285,7 +298,7 @@ def _expected_in_tiles(
     rows: Expr, weight: TensorType, product: Product, target: TargetFacts
 ) -> _Expected | Refused:
     """The times of a product in tiles on a processor."""
-    tiles = target.tiles
+    tiles = _tile_times(weight.dtype, target)
     if tiles is None:
         return Refused("of a kind that was not measured")
     if not rows.is_constant:

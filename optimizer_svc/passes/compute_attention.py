@@ -108,6 +108,9 @@ class _Writer(ContractionWriter):
         top = self.add(node, "where", sees_nothing, self._number(node, 0.0, sizes.rows), top)
         apart = self.add(node, "sub", scores, self._spread(node, top, sizes.scores))
         shares = self.add(node, "exp", apart)
+        if node.results[0] in self.choice.rounded:
+            narrow = self.add(node, "convert", shares, dtype=node.types[0].dtype, is_cast=True)
+            shares = self.wide(node, narrow)
         total = self.add(node, "sum", shares, dims=last)
         one = self._number(node, 1.0, sizes.rows)
         return shares, self.add(node, "where", sees_nothing, one, total)

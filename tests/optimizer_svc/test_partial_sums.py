@@ -8,7 +8,7 @@ import pytest
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_program
 from kernelfarm.ir.plan_memory import plan_memory
-from optimizer_svc.passes.choose_materialized import MAX_ADDED, MIN_ADDED_BYTES
+from optimizer_svc.analysis.costly_values import MAX_ADDED, MIN_ADDED_BYTES
 from tests.support.prims_graphs import Maker, launches, program_of, report_of, tensor_with_strides
 
 WIDTH = 128

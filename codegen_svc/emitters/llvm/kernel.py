@@ -30,7 +30,8 @@ from codegen_svc.emitters.llvm.schedule import Schedule, schedule
 from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
 from codegen_svc.emitters.llvm.tile_units import TileWriter
 from codegen_svc.emitters.llvm.tiles import TiledProduct, tiled_product
-from codegen_svc.emitters.llvm.unit import UnitContext, write_loop
+from codegen_svc.emitters.llvm.unit import UnitContext, range_arguments, write_loop
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.loop_ir import Access, Axis, Kernel, scattering_stores
@@ -65,6 +66,7 @@ class CodeTarget:
     vector_bits: int
     memory: MemoryFacts
     scales_by_powers: bool
+    has_bf16_dots: bool = False
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -77,9 +79,10 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     _check(kernel)
     module = ModuleText(module_header(kernel.name, kernel.comments, target))
     plan = schedule(kernel, target.memory)
-    product = tiled_product(kernel, target.vector_bits)
+    product = tiled_product(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)
     if product is not None:
         plan = replace(plan, rows=product.units, lane=None)
+        module.rounds_results = product.is_paired and _stores_bf16(kernel)
     _write_range(module, kernel, (plan, product), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
@@ -129,13 +132,9 @@ def module_header(name: str, comments: Sequence[str], target: CodeTarget) -> lis
     ]
 
 
-def _range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
-    """(text in a definition, value) of each buffer and size of the range function."""
-    arguments = []
-    for param in kernel.params:
-        facts = "noalias nocapture" + (" readonly" if param.access is Access.READ else "")
-        arguments.append((f"ptr {facts} %{param.name}", f"%{param.name}"))
-    return arguments + [(f"i64 %{size.name}", f"%{size.name}") for size in kernel.sizes]
+def _stores_bf16(kernel: Kernel) -> bool:
+    written = [param for param in kernel.params if param.access is not Access.READ]
+    return all(param.dtype is DType.BF16 for param in written)
 
 
 def _write_range(
@@ -145,7 +144,7 @@ def _write_range(
     target: CodeTarget,
 ) -> None:
     plan, product = planned
-    arguments = ", ".join(text for text, _ in _range_arguments(kernel))
+    arguments = ", ".join(text for text, _ in range_arguments(kernel))
     separator = ", " if arguments else ""
     fn = FunctionText(
         module,

@@ -2,7 +2,8 @@
 
 The elements of a term are adjacent, so a tile reads its panel from the first to the last byte. If
 the terms of a column are adjacent in memory, squares of as many columns as a vector has lanes are
-transposed in registers.
+transposed in registers. A lane has an element of a term, as f32, or the elements of two successive
+terms, bf16, the first one in its lower half; behind an odd number of terms it has 0.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
-from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm.text import FLOAT, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE
+from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.processor_products import Factor
 
 Symbols = Mapping[str, Value]
@@ -28,11 +29,15 @@ def address_of(context: UnitContext, factor: Factor, symbols: Symbols) -> Value:
     )
 
 
-def load_element(fn: FunctionText, dtype: DType, start: Value, position: Value) -> Value:
-    """The element of a factor at a position behind an address, as f32."""
-    place = fn.element(memory_type(dtype), start, position)
+def load_element(fn: FunctionText, dtype: DType, place: Value) -> Value:
+    """The element of a factor at an address, as f32."""
     found = fn.load(memory_type(dtype), place, dtype.itemsize_bytes)
     return convert(fn, found, dtype, DType.F32)
+
+
+def load_single(fn: FunctionText, place: Value) -> Value:
+    """A bf16 at an address in a lane, with 0 as the second one."""
+    return fn.cast("zext", fn.load(I16, place, DType.BF16.itemsize_bytes), I32)
 
 
 def load_vector(fn: FunctionText, factor: Factor, place: Value, lanes: int) -> Value:
@@ -49,38 +54,69 @@ def load_vector(fn: FunctionText, factor: Factor, place: Value, lanes: int) -> V
     return fn.cast("bitcast", fn.op("shl", bits, Value(f"<{sixteen}>", bits.type)), vector)
 
 
+def load_pair(fn: FunctionText, first: Value, second: Value, lanes: int | None = None) -> Value:
+    """Two bf16 at addresses in one lane; with `lanes`, as many adjacent ones at each address."""
+    narrow, wide, sixteen = I16, I32, "16"
+    if lanes is not None:
+        narrow, wide = f"<{lanes} x {I16}>", f"<{lanes} x {I32}>"
+        sixteen = f"<{', '.join([f'{I32} 16'] * lanes)}>"
+    low, high = (
+        fn.cast("zext", fn.load(narrow, place, DType.BF16.itemsize_bytes), wide)
+        for place in (first, second)
+    )
+    return fn.op("or", low, fn.op("shl", high, Value(sixteen, wide)))
+
+
 class Panel:
-    """The memory of a panel, (slice_terms, width) row-major."""
+    """The memory of a panel, (slice_terms / lane_terms, width) lanes, row-major."""
 
     def __init__(self, context: UnitContext, product: TiledProduct) -> None:
         self._context = context
         self._fn = context.fn
         self._product = product
-        self._memory = self._fn.alloca("panel", FLOAT, product.slice_terms * product.width)
+        self._factor = product.product.right
+        self._memory = self._fn.alloca(
+            "panel", product.lane_type, product.slice_terms // product.lane_terms * product.width
+        )
 
-    def at(self, term: Value, column: Value) -> Value:
-        """The address of an element."""
+    def at(self, step: Value, column: Value) -> Value:
+        """The address of a lane; a step is a term, or a pair of terms."""
         fn = self._fn
-        start = fn.op("mul nuw nsw", term, integer(self._product.width, I64))
-        return fn.element(FLOAT, self._memory, fn.op("add nuw nsw", start, column))
+        start = fn.op("mul nuw nsw", step, integer(self._product.width, I64))
+        position = fn.op("add nuw nsw", start, column)
+        return fn.element(self._product.lane_type, self._memory, position)
 
     def fill(self, first_column: Value, count: Value, symbols: Symbols) -> None:
         """Writes code that copies `count` terms; `symbols` has the first one."""
-        factor, first = self._product.product.right, ZERO_I64
-        if factor.inner is ONE:
-            first = self._transpose(factor, first_column, count, symbols)
-            if self._has_whole_vectors():
+        fn, (steps, all_) = self._fn, self.steps(count)
+        done = ZERO_I64
+        if self._factor.inner is ONE:
+            done = self._transpose(first_column, count, symbols)
+            if self._has_whole_squares():
                 return
-        elif factor.along is ONE:
+        elif self._factor.along is ONE:
             is_whole = self._is_whole(first_column, symbols)
-            whole = self._fn.select(is_whole, count, ZERO_I64, wish="terms.whole")
-            self._copy_rows(factor, first_column, whole, symbols)
-            first = whole
-        self._copy_elements(factor, first_column, (first, count), symbols)
+            done = fn.select(is_whole, steps, ZERO_I64, wish="steps.whole")
+            self._copy_rows(first_column, done, symbols)
+        self._copy_elements(first_column, (done, steps), symbols)
+        if self.has_single:
+            self._copy_single(first_column, (steps, all_), symbols)
 
-    def _has_whole_vectors(self) -> bool:
-        terms = self._product.terms.extent
-        return terms.is_constant and terms.constant % self._product.lanes == 0
+    def steps(self, count: Value) -> tuple[Value, Value]:
+        """The steps that `count` terms fill, and all steps: the last one may have a single term."""
+        if not self._product.is_paired:
+            return count, count
+        whole = self._fn.op("udiv", count, integer(2, I64), wish="steps")
+        return whole, self._fn.op("sub nuw nsw", count, whole, wish="steps.all")
+
+    @property
+    def has_single(self) -> bool:
+        """True if a pair may lack its second term."""
+        return self._product.is_paired and not is_multiple(self._product.terms.extent, 2)
+
+    def _has_whole_squares(self) -> bool:
+        product = self._product
+        return is_multiple(product.terms.extent, product.lanes * product.lane_terms)
 
     def _is_whole(self, first_column: Value, symbols: Symbols) -> Value:
         """True if the matrix has all columns of the panel."""
@@ -89,49 +125,56 @@ class Panel:
         extent = self._context.index.write(product.columns.extent, symbols)
         return fn.compare("icmp", "sle", end, extent, wish="is_whole")
 
-    def _column(self, first_column: Value, number: Value, symbols: Symbols) -> Value:
-        """A column of the panel in the matrix, at most the last one."""
+    def _start(self, first_column: Value, number: Value, symbols: Symbols) -> Value:
+        """The address of the first term of a column of the panel, at most the last column."""
         fn, columns = self._fn, self._product.columns
         column = fn.op("add nuw nsw", first_column, number, wish=columns.name)
         extent = columns.extent
-        if extent.is_constant and extent.constant % self._product.width == 0:
-            return column
-        last = fn.op("sub nsw", self._context.index.write(extent, symbols), integer(1, I64))
-        return fn.intrinsic("smin", column, last, wish=columns.name)
+        if not is_multiple(extent, self._product.width):
+            last = fn.op("sub nsw", self._context.index.write(extent, symbols), integer(1, I64))
+            column = fn.intrinsic("smin", column, last, wish=columns.name)
+        return address_of(self._context, self._factor, {**symbols, columns.name: column})
 
-    def _transpose(
-        self, factor: Factor, first_column: Value, count: Value, symbols: Symbols
-    ) -> Value:
-        """Writes the loops over squares; the result is the number of terms in them."""
-        fn, product = self._fn, self._product
-        lanes = integer(product.lanes, I64)
-        squares = fn.op("udiv", count, lanes, wish="squares")
+    def _transpose(self, first_column: Value, count: Value, symbols: Symbols) -> Value:
+        """Writes the loops over squares; the result is the number of steps in them."""
+        fn, product, factor = self._fn, self._product, self._factor
+        lanes, side = (
+            integer(number, I64) for number in (product.lanes, product.lanes * product.lane_terms)
+        )
+        squares = fn.op("udiv", count, side, wish="squares")
 
         def group(number: Value) -> None:
             left = fn.op("mul nuw nsw", number, lanes, wish="left")
             starts = []
             for lane in range(product.lanes):
                 own = fn.op("add nuw nsw", left, integer(lane, I64))
-                at = {**symbols, product.columns.name: self._column(first_column, own, symbols)}
-                starts.append(address_of(self._context, factor, at))
+                starts.append(self._start(first_column, own, symbols))
 
             def square(at: Value) -> None:
-                term = fn.op("mul nuw nsw", at, lanes, wish="term")
+                step = fn.op("mul nuw nsw", at, lanes, wish="step")
+                term = fn.op("mul nuw nsw", at, side, wish="term")
                 places = [fn.element(memory_type(factor.dtype), start, term) for start in starts]
-                rows = [load_vector(fn, factor, place, product.lanes) for place in places]
+                rows = [self._load_terms(place) for place in places]
                 for below, row in enumerate(self._transposed(rows)):
-                    own = fn.op("add nuw nsw", term, integer(below, I64))
+                    own = fn.op("add nuw nsw", step, integer(below, I64))
                     fn.store(row, self.at(own, left), product.vector_bytes)
 
             write_loop(fn, "square", (ZERO_I64, squares), square, is_inner=False)
 
         groups = (ZERO_I64, integer(product.vectors, I64))
         write_loop(fn, "group", groups, group, is_inner=False, is_unrolled=False)
-        return fn.op("mul nuw nsw", squares, lanes, wish="terms.done")
+        return fn.op("mul nuw nsw", squares, lanes, wish="steps.done")
+
+    def _load_terms(self, place: Value) -> Value:
+        """Adjacent terms of a column that fill a vector's lanes."""
+        product, factor = self._product, self._factor
+        if product.is_paired:
+            return self._fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
+        return load_vector(self._fn, factor, place, product.lanes)
 
     def _transposed(self, rows: list[Value]) -> list[Value]:
         """A square of vectors transposed: each step exchanges squares of half of the side."""
-        fn, vector, lanes = self._fn, self._product.vector, self._product.lanes
+        fn, vector, lanes = self._fn, self._product.panel_vector, self._product.lanes
         step = 1
         while step < lanes:
             low, high = ([], [])
@@ -150,40 +193,75 @@ class Panel:
             rows, step = exchanged, 2 * step
         return rows
 
-    def _copy_rows(
-        self, factor: Factor, first_column: Value, count: Value, symbols: Symbols
-    ) -> None:
-        """Writes the loop that copies terms whose columns are adjacent."""
-        fn, product = self._fn, self._product
-        step = self._context.index.write(factor.inner, symbols)
-        start = address_of(self._context, factor, {**symbols, product.columns.name: first_column})
+    def _places(self, start: Value, step: Value, symbols: Symbols) -> list[Value]:
+        """The addresses of the terms of a step, behind that of the first term."""
+        fn, terms = self._fn, self._product.lane_terms
+        inner = self._context.index.write(self._factor.inner, symbols)
+        first = step if terms == 1 else fn.op("mul nuw nsw", step, integer(terms, I64))
+        kind = memory_type(self._factor.dtype)
+        places = [fn.element(kind, start, fn.op("mul nsw", first, inner))]
+        if terms > 1:
+            places.append(fn.element(kind, places[0], inner))
+        return places
 
-        def term(at: Value) -> None:
-            row = fn.element(memory_type(factor.dtype), start, fn.op("mul nsw", at, step))
+    def _copy_rows(self, first_column: Value, count: Value, symbols: Symbols) -> None:
+        """Writes the loop that copies steps whose columns are adjacent."""
+        fn, product = self._fn, self._product
+        columns = {**symbols, product.columns.name: first_column}
+        start = address_of(self._context, self._factor, columns)
+
+        def step(at: Value) -> None:
+            rows = self._places(start, at, symbols)
             for part in range(product.vectors):
                 column = integer(part * product.lanes, I64)
-                place = fn.element(memory_type(factor.dtype), row, column)
-                found = load_vector(fn, factor, place, product.lanes)
+                kind = memory_type(self._factor.dtype)
+                found = self._load_lanes([fn.element(kind, row, column) for row in rows])
                 fn.store(found, self.at(at, column), product.vector_bytes)
 
-        write_loop(fn, "copied", (ZERO_I64, count), term, is_inner=False)
+        write_loop(fn, "copied", (ZERO_I64, count), step, is_inner=False)
+
+    def _load_lanes(self, places: list[Value]) -> Value:
+        """A vector of adjacent columns, from the addresses of its terms."""
+        if self._product.is_paired:
+            return load_pair(self._fn, places[0], places[1], self._product.lanes)
+        return load_vector(self._fn, self._factor, places[0], self._product.lanes)
 
     def _copy_elements(
-        self, factor: Factor, first_column: Value, terms: tuple[Value, Value], symbols: Symbols
+        self, first_column: Value, steps: tuple[Value, Value], symbols: Symbols
     ) -> None:
-        """Writes the loops that copy terms element by element."""
+        """Writes the loops that copy steps element by element."""
         fn, product = self._fn, self._product
-        step = self._context.index.write(factor.inner, symbols)
 
-        def term(at: Value) -> None:
-            offset = fn.op("mul nsw", at, step)
-
+        def step(at: Value) -> None:
             def column(number: Value) -> None:
-                own = self._column(first_column, number, symbols)
-                start = address_of(self._context, factor, {**symbols, product.columns.name: own})
-                found = load_element(fn, factor.dtype, start, offset)
+                places = self._places(self._start(first_column, number, symbols), at, symbols)
+                if product.is_paired:
+                    found = load_pair(fn, places[0], places[1])
+                else:
+                    found = load_element(fn, self._factor.dtype, places[0])
                 fn.store(found, self.at(at, number), ELEMENT_BYTES)
 
             write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)
 
-        write_loop(fn, "single", terms, term, is_inner=False)
+        write_loop(fn, "single", steps, step, is_inner=False)
+
+    def _copy_single(
+        self, first_column: Value, steps: tuple[Value, Value], symbols: Symbols
+    ) -> None:
+        """Writes the copy of a last term without a second one."""
+        fn, product = self._fn, self._product
+
+        def step(at: Value) -> None:
+            def column(number: Value) -> None:
+                start = self._start(first_column, number, symbols)
+                found = load_single(fn, self._places(start, at, symbols)[0])
+                fn.store(found, self.at(at, number), ELEMENT_BYTES)
+
+            write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)
+
+        write_loop(fn, "last", steps, step, is_inner=False)
+
+
+def is_multiple(extent: Expr, number: int) -> bool:
+    """True if an extent is known to be a multiple of a number."""
+    return extent.is_constant and extent.constant % number == 0

@@ -62,9 +62,14 @@ def bits_type(llvm_type: str) -> str:
 
 @dataclass
 class ModuleText:
-    """A module under construction: external declarations, constant tables, functions, metadata."""
+    """A module under construction: external declarations, constant tables, functions, metadata.
+
+    `rounds_results`: all that is stored is rounded from f32 to bf16, by an instruction that rounds
+    subnormal results to 0. So f32 may be multiplied by the reciprocals of constants.
+    """
 
     header: list[str]
+    rounds_results: bool = False
     declarations: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

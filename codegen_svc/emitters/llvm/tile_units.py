@@ -5,7 +5,10 @@
             panel = columns of the right factor, the elements of a term after each other
             for each tile of the rows:
                 sums += products of the tile's rows by the panel, in registers
-        for each row, for each column: what the kernel computes from the sums, and its stores
+        results of the block from its sums, by a function (`tile_results.py`)
+
+If one slice has all terms, the function is called behind each tile, whose sums are still in the
+first-level cache.
 
 Rows and columns past the end of a matrix are those of its last one: they are computed, because no
 instruction is saved without them, and not stored. Each slice has sums of its own, which are added
@@ -16,37 +19,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from codegen_svc.emitters.llvm.element_types import memory_type
-from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of, load_element, load_vector
-from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, Value, integer
+from codegen_svc.emitters.llvm.next_panels import NextPanel
+from codegen_svc.emitters.llvm.panels import (
+    Panel,
+    Symbols,
+    address_of,
+    is_multiple,
+)
+from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
+from codegen_svc.emitters.llvm.tile_results import TileResults
+from codegen_svc.emitters.llvm.tile_sums import TileSums
 from codegen_svc.emitters.llvm.tiles import (
     BLOCK_GROUPS,
     COLUMN_AXIS,
-    ELEMENT_BYTES,
     GROUP_AXIS,
     GROUP_ROWS,
     TiledProduct,
 )
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
-from codegen_svc.emitters.llvm.values import Scope
-from kernelfarm.dtypes import DType
-from kernelfarm.errors import InternalError
-from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
+from kernelfarm.ir.algebra.expr import Expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis
-
-# Sums of a tile, which LLVM keeps in registers.
-_SLOT_BYTES = 8
-# Symbols for the position of a result in its unit. They are no identifiers, so no axis has them.
-_ROW, _LANE = "unit.row", "unit.lane"
 
 
 @dataclass(frozen=True, slots=True)
-class _LeftRows:
-    """Where the rows of a tile begin in the left factor, the step to the next term, their type."""
+class _Slice:
+    """A slice of the terms: their number, whether it is the first, where the next panel begins."""
 
-    starts: list[Value]
-    step: Value
-    dtype: DType
+    count: Value
+    is_first: Value
+    ahead: Value
 
 
 class TileWriter:
@@ -56,12 +57,13 @@ class TileWriter:
         self._context = context
         self._fn = context.fn
         self._product = product
-        self._left = product.product.left.dtype
-        self._wide = self._rows_of_f32(product)
         self._panel = Panel(context, product)
-        count = product.block_rows * product.width
+        self._next = NextPanel(context, product)
+        self._tile = TileSums(context, product, self._panel)
+        rows = product.height if product.has_one_slice else product.block_rows
+        count = rows * product.width
         self._sums = self._fn.alloca("sums", FLOAT, count)
-        self._writer = context.value_writer(self._read_sum, _no_scan, lambda n, value, scope: None)
+        self._results = TileResults(context, product)
 
     def write(self, bounds: tuple[Value, Value], sizes: Symbols) -> None:
         """Writes the loop over the units first..last-1, a block at a time."""
@@ -92,8 +94,9 @@ class TileWriter:
         columns = self._part(
             product.columns, (symbols[COLUMN_AXIS], integer(1, I64)), product.width, symbols
         )
-        self._add_products(rows, columns[0], symbols)
-        self._store_results(rows, columns, symbols)
+        self._add_products(rows, columns, symbols)
+        if not product.has_one_slice:
+            self._results.call(self._sums, rows, columns, symbols)
         return done
 
     def _position(self, number: Value, sizes: Symbols) -> tuple[Symbols, Value, Value]:
@@ -120,13 +123,13 @@ class TileWriter:
         number, count = blocks
         first = fn.op("mul nuw nsw", number, whole, wish=f"{axis.name}.first")
         points = fn.op("mul nuw nsw", count, whole, wish=f"{axis.name}.points")
-        if axis.extent.is_constant and axis.extent.constant % size == 0:
+        if is_multiple(axis.extent, size):
             return first, points
         left = fn.op("sub nsw", self._index(axis.extent, symbols), first, wish=f"{axis.name}.left")
         return first, fn.intrinsic("smin", left, points, wish=f"{axis.name}.count")
 
     def _add_products(
-        self, rows: tuple[Value, Value], first_column: Value, symbols: Symbols
+        self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols
     ) -> None:
         """Writes the loop over the slices of the terms."""
         fn, product = self._fn, self._product
@@ -141,14 +144,19 @@ class TileWriter:
             rest = fn.op("sub nsw", terms, first, wish="term.left")
             count = fn.intrinsic("smin", rest, whole, wish="term.count")
             inside = {**symbols, product.terms.name: first}
-            self._panel.fill(first_column, count, inside)
+            self._panel.fill(columns[0], count, inside)
             is_first = fn.compare("icmp", "eq", at, ZERO_I64, wish="is_first")
-            self._tiles(rows, (count, is_first), inside)
+            ahead = self._next.start(columns[0], (at, slices), inside)
+            self._tiles(rows, columns, _Slice(count, is_first, ahead), inside)
 
         write_loop(fn, "slice", (ZERO_I64, slices), slice_, is_inner=False)
 
     def _tiles(
-        self, rows: tuple[Value, Value], terms: tuple[Value, Value], symbols: Symbols
+        self,
+        rows: tuple[Value, Value],
+        columns: tuple[Value, Value],
+        terms: _Slice,
+        symbols: Symbols,
     ) -> None:
         """Writes the loop over whole tiles, and one over the tile that the last rows make."""
         fn, product = self._fn, self._product
@@ -156,19 +164,20 @@ class TileWriter:
         whole = fn.op("udiv", count, integer(height, I64), wish="tiles")
         above = fn.op("add nuw nsw", count, integer(height - 1, I64), wish="rows.above")
         all_ = fn.op("udiv", above, integer(height, I64), wish="tiles.all")
-        left = product.product.left
-        step = self._index(left.inner, symbols)
 
-        def tile(at: Value, rows: int, last: Value | None = None) -> None:
-            inside = fn.op("mul nuw nsw", at, integer(height, I64), wish="tile.row")
+        def tile(at: Value, height: int, last: Value | None = None) -> None:
+            inside = fn.op("mul nuw nsw", at, integer(product.height, I64), wish="tile.row")
             top = fn.op("add nuw nsw", first, inside, wish=product.rows.name)
-            starts = []
-            for row in range(rows):
-                own = fn.op("add nuw nsw", top, integer(row, I64), wish=product.rows.name)
-                if last is not None:
-                    own = fn.intrinsic("smin", own, last, wish=product.rows.name)
-                starts.append(address_of(self._context, left, {**symbols, product.rows.name: own}))
-            self._tile(self._widened(starts, step, terms[0]), inside, terms)
+            own_rows = (top, integer(height, I64))
+            if last is not None:
+                left = fn.op("sub nsw", count, inside, wish="rows.left")
+                own_rows = (top, fn.intrinsic("smin", own_rows[1], left, wish="rows.own"))
+            totals = self._tile_sums(at, (top, height, last), terms, symbols)
+            if product.has_one_slice:
+                self._keep(totals, ZERO_I64, None)
+                self._results.call(self._sums, own_rows, columns, symbols)
+            else:
+                self._keep(totals, inside, terms.is_first)
 
         write_loop(fn, "tile", (ZERO_I64, whole), lambda at: tile(at, height), is_inner=False)
         extent = product.rows.extent
@@ -180,117 +189,45 @@ class TileWriter:
             left_over = extent.constant % height
             write_loop(fn, "rest", (whole, all_), lambda at: tile(at, left_over), is_inner=False)
 
-    def _rows_of_f32(self, product: TiledProduct) -> Value | None:
-        """Memory for a tile's rows of a narrow left factor as f32; None if they are read as is."""
-        left = product.product.left
-        if left.dtype is DType.F32 or left.inner is not ONE:
-            return None
-        return self._fn.alloca("rows", FLOAT, product.height * product.slice_terms)
+    def _tile_sums(
+        self, tile: Value, rows: tuple[Value, int, Value | None], terms: _Slice, symbols: Symbols
+    ) -> list[list[Value]]:
+        """The sums of a tile, from its first row, the number of its rows, and the last row."""
+        fn, left = self._fn, self._product.product.left
+        top, height, last = rows
+        name = self._product.rows.name
+        starts = []
+        for number in range(height):
+            row = fn.op("add nuw nsw", top, integer(number, I64), wish=name)
+            if last is not None:
+                row = fn.intrinsic("smin", row, last, wish=name)
+            starts.append(address_of(self._context, left, {**symbols, name: row}))
 
-    def _widened(self, starts: list[Value], step: Value, count: Value) -> _LeftRows:
-        """Where a tile's rows of the left factor begin, as f32 if they are converted before."""
-        if self._wide is None:
-            return _LeftRows(starts, step, self._left)
+        def fetch(step: Value) -> None:
+            if self._next.is_fetched:
+                self._next.fetch(terms.ahead, tile, step, symbols)
+
+        inner = self._index(left.inner, symbols)
+        return self._tile.write(starts, inner, terms.count, fetch)
+
+    def _keep(self, totals: list[list[Value]], first_row: Value, is_first: Value | None) -> None:
+        """Stores a tile's sums; they are added to those before unless the slice is the first."""
         fn, product = self._fn, self._product
-        lanes = integer(product.lanes, I64)
-        factor = product.product.left
-        whole = fn.op("mul nuw nsw", fn.op("udiv", count, lanes), lanes, wish="terms.whole")
-        rows = [
-            fn.element(FLOAT, self._wide, integer(row * product.slice_terms, I64))
-            for row in range(len(starts))
-        ]
-
-        def vector(number: Value) -> None:
-            at = fn.op("mul nuw nsw", number, lanes)
-            for start, row in zip(starts, rows, strict=True):
-                place = fn.element(memory_type(factor.dtype), start, at)
-                found = load_vector(fn, factor, place, product.lanes)
-                fn.store(found, fn.element(FLOAT, row, at), ELEMENT_BYTES)
-
-        def single(at: Value) -> None:
-            for start, row in zip(starts, rows, strict=True):
-                found = load_element(fn, factor.dtype, start, at)
-                fn.store(found, fn.element(FLOAT, row, at), ELEMENT_BYTES)
-
-        vectors = (ZERO_I64, fn.op("udiv", count, lanes, wish="vectors"))
-        write_loop(fn, "widened", vectors, vector, is_inner=False)
-        write_loop(fn, "widened", (whole, count), single, is_inner=False)
-        return _LeftRows(rows, integer(1, I64), DType.F32)
-
-    def _tile(self, left: _LeftRows, row: Value, terms: tuple[Value, Value]) -> None:
-        """Writes the sums of one tile."""
-        fn, product, starts, step = self._fn, self._product, left.starts, left.step
-        vector, (count, is_first) = product.vector, terms
-        columns = [integer(part * product.lanes, I64) for part in range(product.vectors)]
-        slots = [[fn.alloca("total", vector) for _ in range(product.vectors)] for _ in starts]
-        for slot in (slot for row_slots in slots for slot in row_slots):
-            fn.store(Value("zeroinitializer", vector), slot, _SLOT_BYTES)
-
-        def term(at: Value) -> None:
-            rights = [
-                fn.load(vector, self._panel.at(at, column), product.vector_bytes, wish="right")
-                for column in columns
-            ]
-            position = at if step.text == "1" else fn.op("mul nsw", at, step, wish="step")
-            for start, row_slots in zip(starts, slots, strict=True):
-                element = self._spread(load_element(fn, left.dtype, start, position))
-                for right, slot in zip(rights, row_slots, strict=True):
-                    before = fn.load(vector, slot, _SLOT_BYTES)
-                    fn.store(self._fma(element, right, before), slot, _SLOT_BYTES)
-
-        write_loop(fn, "term", (ZERO_I64, count), term, is_inner=False)
-        for below, row_slots in enumerate(slots):
-            at = fn.op("add nuw nsw", row, integer(below, I64))
-            for column, slot in zip(columns, row_slots, strict=True):
-                place = self._in_sums(at, column)
-                old = fn.load(vector, place, product.vector_bytes, wish="old")
-                zeros = Value("zeroinitializer", vector)
-                before = fn.select(is_first, zeros, old, wish="before")
-                total = fn.op("fadd", before, fn.load(vector, slot, _SLOT_BYTES), wish="total")
+        zeros = Value("zeroinitializer", product.vector)
+        for below, row_totals in enumerate(totals):
+            row = fn.op("add nuw nsw", first_row, integer(below, I64))
+            for part, own in enumerate(row_totals):
+                place, total = self._in_sums(row, integer(part * product.lanes, I64)), own
+                if is_first is not None:
+                    old = fn.load(product.vector, place, product.vector_bytes, wish="old")
+                    before = fn.select(is_first, zeros, old, wish="before")
+                    total = fn.op("fadd", before, own, wish="total")
                 fn.store(total, place, product.vector_bytes)
-
-    def _store_results(
-        self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols
-    ) -> None:
-        """Writes the loops over the results: from their sums to what is stored."""
-        fn, product = self._fn, self._product
-
-        def row(at: Value) -> None:
-            own = fn.op("add nuw nsw", rows[0], at, wish=product.rows.name)
-            scope = Scope({**symbols, product.rows.name: own, _ROW: at})
-
-            def lane(number: Value) -> None:
-                column = fn.op("add nuw nsw", columns[0], number, wish=product.columns.name)
-                inner = scope.inner(**{product.columns.name: column, _LANE: number})
-                self._writer.store_all(self._context.schedule.final_stores, inner)
-
-            write_loop(fn, "lane", (ZERO_I64, columns[1]), lane, is_inner=True)
-
-        write_loop(fn, "row", (ZERO_I64, rows[1]), row, is_inner=False)
-
-    def _read_sum(self, number: int, scope: Scope) -> Value:
-        place = self._in_sums(scope.symbols[_ROW], scope.symbols[_LANE])
-        return self._fn.load(FLOAT, place, ELEMENT_BYTES)
 
     def _in_sums(self, row: Value, column: Value) -> Value:
         fn = self._fn
         start = fn.op("mul nuw nsw", row, integer(self._product.width, I64))
         return fn.element(FLOAT, self._sums, fn.op("add nuw nsw", start, column))
 
-    def _spread(self, element: Value) -> Value:
-        """A vector of equal elements."""
-        fn, vector = self._fn, self._product.vector
-        one = fn.define("", vector, f"insertelement {vector} poison, {element}, {I32} 0")
-        mask = f"<{self._product.lanes} x i32> zeroinitializer"
-        return fn.define("", vector, f"shufflevector {one}, {vector} poison, {mask}")
-
-    def _fma(self, a: Value, b: Value, added: Value) -> Value:
-        name = f"llvm.fma.v{self._product.lanes}f32"
-        return self._fn.call_external(name, self._product.vector, a, b, added)
-
     def _index(self, expr: Expr, symbols: Symbols) -> Value:
         return self._context.index.write(expr, symbols)
-
-
-def _no_scan(number: int, scope: Scope) -> Value:
-    raise InternalError(f"scan {number} in a product in tiles; expected sums of products alone")

@@ -13,6 +13,10 @@ Measured on an AMD EPYC 9004 (Zen 4), two threads, f32, against others of 4 to 1
 AVX-512 and 6 x 16 with AVX2 are fastest. The sums, a row of the panel and an element of the left
 factor need 29 of 32 registers, and 15 of 16. A matrix whose columns fill no tile of that width has
 narrower tiles of more rows, with as many sums.
+
+Processors with dot products of bf16 multiply two terms of a column in a lane by one instruction. It
+takes subnormal elements as 0, and their kernels round subnormal results to 0, as oneDNN does by the
+same instructions.
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from codegen_svc.emitters.llvm.text import FLOAT
-from kernelfarm.ir.algebra.expr import Expr, ceil_div
+from codegen_svc.emitters.llvm.text import FLOAT, I32
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis, Kernel
 from kernelfarm.ir.processor_products import ProcessorProduct, find_processor_product
 
@@ -51,7 +56,7 @@ _LEAST_BITS: Final = 128
 class TiledProduct:
     """A product whose tiles have `height` rows of `vectors` of `lanes`.
 
-    A panel has `slice_terms`.
+    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, or two of bf16.
     """
 
     product: ProcessorProduct
@@ -59,6 +64,7 @@ class TiledProduct:
     vectors: int
     height: int
     slice_terms: int
+    lane_terms: int = 1
 
     @property
     def rows(self) -> Axis:
@@ -81,6 +87,21 @@ class TiledProduct:
         return f"<{self.lanes} x {FLOAT}>"
 
     @property
+    def is_paired(self) -> bool:
+        """True if a lane of a panel has two terms."""
+        return self.lane_terms == 2
+
+    @property
+    def lane_type(self) -> str:
+        """LLVM's type of a lane of a panel."""
+        return I32 if self.is_paired else FLOAT
+
+    @property
+    def panel_vector(self) -> str:
+        """LLVM's type of a vector of a panel."""
+        return f"<{self.lanes} x {self.lane_type}>"
+
+    @property
     def vector_bytes(self) -> int:
         """The size and the alignment of a vector in panels and sums."""
         return self.lanes * ELEMENT_BYTES
@@ -89,6 +110,12 @@ class TiledProduct:
     def width(self) -> int:
         """The columns of a tile."""
         return self.lanes * self.vectors
+
+    @property
+    def has_one_slice(self) -> bool:
+        """True if a panel has all terms, so the sums of a tile are complete when it ends."""
+        extent = self.terms.extent
+        return extent.is_constant and extent.constant <= self.slice_terms
 
     @property
     def block_rows(self) -> int:
@@ -108,10 +135,13 @@ class TiledProduct:
         )
 
 
-def tiled_product(kernel: Kernel, vector_bits: int) -> TiledProduct | None:
+def tiled_product(
+    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False
+) -> TiledProduct | None:
     """How a processor with vectors of so many bits computes a kernel in tiles; None: it does not.
 
-    Fewer columns than half a tile has are faster as rows to reduce.
+    Fewer columns than half a tile has are faster as rows to reduce. `has_bf16_dots`: it multiplies
+    and adds pairs of bf16.
     """
     found = find_processor_product(kernel)
     if found is None or vector_bits < _LEAST_BITS:
@@ -122,13 +152,21 @@ def tiled_product(kernel: Kernel, vector_bits: int) -> TiledProduct | None:
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
+    lane_terms = 2 if has_bf16_dots and _has_pairs(found) else 1
     return TiledProduct(
         found,
         lanes=lanes,
         vectors=vectors,
         height=sums // vectors,
-        slice_terms=_SLICE.get(vector_bits, _MOST_SLICE),
+        slice_terms=_SLICE.get(vector_bits, _MOST_SLICE) * lane_terms,
+        lane_terms=lane_terms,
     )
+
+
+def _has_pairs(product: ProcessorProduct) -> bool:
+    """True if both factors are bf16, and the terms of a row are adjacent."""
+    left, right = product.left, product.right
+    return left.dtype is right.dtype is DType.BF16 and left.inner is ONE
 
 
 def _vectors(columns: Expr, lanes: int, most: int) -> int:

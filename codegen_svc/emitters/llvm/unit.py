@@ -138,7 +138,7 @@ def _row_major(axes: tuple[Axis, ...]) -> Expr:
     return flat
 
 
-def write_loop(
+def write_loop(  # noqa: PLR0913 # hints of one loop
     fn: FunctionText,
     wish: str,
     bounds: tuple[Value, Value],
@@ -146,8 +146,12 @@ def write_loop(
     *,
     is_inner: bool,
     is_unrolled: bool = True,
+    lanes: int | None = None,
 ) -> None:
     """Writes `for i in lower..upper`, with the test before the first iteration.
+
+    LLVM computes so many `lanes` together, also the last ones, of which some are masked; None: it
+    estimates what costs least.
 
     Very short loops are fully unrolled, unless they call many functions, because those are inlined,
     or `is_unrolled` is false. Other outer loops are not unrolled, because that would copy the loops
@@ -168,10 +172,13 @@ def write_loop(
     fn.emit(f"%{following} = add nuw nsw i64 %{counter}, 1")
     again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
     hint = ""
-    if is_unrolled and _is_very_short(upper, calls):
-        hint = _loop_hint(fn, "llvm.loop.unroll.full")
+    if lanes is not None:
+        width = f'!"llvm.loop.vectorize.width", i32 {lanes}'
+        hint = _loop_hint(fn, width, '!"llvm.loop.vectorize.predicate.enable", i1 true')
+    elif is_unrolled and _is_very_short(upper, calls):
+        hint = _loop_hint(fn, '!"llvm.loop.unroll.full"')
     elif not is_inner:
-        hint = _loop_hint(fn, "llvm.loop.unroll.disable")
+        hint = _loop_hint(fn, '!"llvm.loop.unroll.disable"')
     fn.emit(f"br {again}, label %{head}, label %{end}{hint}")
     fn.start_block(end)
 
@@ -183,6 +190,15 @@ def _is_very_short(upper: Value, calls: int) -> bool:
     return iterations <= UNROLLED_ITERATIONS and iterations * calls <= _UNROLLED_CALLS
 
 
-def _loop_hint(fn: FunctionText, wish: str) -> str:
-    option = fn.module.shared_node(f'!{{!"{wish}"}}')
-    return f", !llvm.loop {fn.module.distinct_node(f'distinct !{{!self, {option}}}')}"
+def _loop_hint(fn: FunctionText, *options: str) -> str:
+    nodes = ", ".join(fn.module.shared_node(f"!{{{option}}}") for option in options)
+    return f", !llvm.loop {fn.module.distinct_node(f'distinct !{{!self, {nodes}}}')}"
+
+
+def range_arguments(kernel: Kernel) -> list[tuple[str, str]]:
+    """(text in a definition, value) of each buffer and size of the range function."""
+    arguments = []
+    for param in kernel.params:
+        facts = "noalias nocapture" + (" readonly" if param.access is Access.READ else "")
+        arguments.append((f"ptr {facts} %{param.name}", f"%{param.name}"))
+    return arguments + [(f"i64 %{size.name}", f"%{size.name}") for size in kernel.sizes]

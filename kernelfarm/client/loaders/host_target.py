@@ -46,13 +46,17 @@ class Processor:
         return sorted(set(needed.flags) - self.flags)
 
     def targets(self) -> tuple[str, ...]:
-        """All CPU targets that the processor runs: widest vectors first, then its maker's."""
-        fitting = [
-            (-facts.processor.vector_bytes, facts.processor.maker is None, facts.name)
-            for facts in all_targets().values()
-            if facts.processor is not None and not self.lacks(facts)
-        ]
-        return tuple(name for *_, name in sorted(fitting))
+        """All CPU targets that the processor runs: widest vectors and most features first.
+
+        Of equal ones, its maker's are first.
+        """
+        fitting = []
+        for facts in all_targets().values():
+            needed = facts.processor
+            if needed is not None and not self.lacks(facts):
+                rank = (-needed.vector_bytes, -len(needed.flags), needed.maker is None)
+                fitting.append((rank, facts.name))
+        return tuple(name for _, name in sorted(fitting))
 
     def target(self, requested: str = "") -> str:
         """A CPU target that the processor runs: the requested one, or the best.

@@ -22,7 +22,7 @@ from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph, verify_program
-from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileFacts, target_facts
+from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileFacts, TileTimes, target_facts
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.pipeline import optimize
@@ -295,7 +295,7 @@ def test_what_follows_products_in_tiles_of_processors_is_fused_with_them() -> No
     """Six products with biases, GELU and residuals are six kernels, beside attention."""
     torch.manual_seed(0)
     times = (("2", 2.0),)
-    tiles = TileFacts(1, library=times, library_columns=times)
+    tiles = TileFacts(TileTimes(1, library=times, library_columns=times))
     facts = replace(target_facts(host_cpu_target()), tiles=tiles, attention=None)
     block, x, counts, found = Block(), torch.randn(2, 17, 64), Counts(), []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import ml_dtypes
@@ -12,8 +13,18 @@ import torch
 from codegen_svc.emitters.llvm.tiles import BLOCK_GROUPS, GROUP_ROWS, tiled_product
 from kernelfarm.ir.loop_ir import Kernel, Load
 from tests.support.compiled_kernels import built as built_kernel
-from tests.support.compiled_kernels import run, stage_text
+from tests.support.compiled_kernels import run, stage_text, unless_it_runs
 from tests.support.product_kernels import linear, mixed, wide, wide_batched
+
+PAIRS = "cpu:x86-64-v4-bf16-amd"
+
+
+def runs_pairs(test: Callable[..., None]) -> Callable[..., None]:
+    """For tests that multiply pairs of bf16, if this processor does."""
+    for mark in unless_it_runs(PAIRS):
+        test = mark(test)
+    return test
+
 
 EDGES = [
     # Rows of whole tiles, groups and blocks, and one more or less; terms of vectors and slices.
@@ -116,20 +127,98 @@ def test_factors_of_16_bits_are_converted_where_they_are_read(
             np.testing.assert_allclose(out.reshape(exact.shape), exact, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+def narrow_product(
+    rows: int, columns: int, summed: int, *, has_columns: bool
+) -> tuple[Kernel, np.ndarray, np.ndarray]:
+    """A product of bf16, and its factors."""
+    kernel = mixed(rows, columns, summed, "bf16", "bf16", has_columns=has_columns)
+    draw = np.random.default_rng(rows * columns + summed).standard_normal
+    weight = (summed, columns) if has_columns else (columns, summed)
+    x, w = (draw(shape).astype(ml_dtypes.bfloat16) for shape in ((rows, summed), weight))
+    return kernel, x, w
+
+
+def product_of_pairs(kernel: Kernel, x: np.ndarray, w: np.ndarray, columns: int) -> np.ndarray:
+    """The result of a kernel for a processor that multiplies pairs of bf16."""
+    out = np.full(x.shape[0] * columns, np.nan, np.float32)
+    given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+    assert run(kernel, given, target=PAIRS) == 0
+    return out.reshape(x.shape[0], columns)
+
+
+PAIR_EDGES = [
+    # Terms: one, an odd number, squares and one more, slices and one more.
+    *(
+        (17, 65, 1),
+        (50, 33, 37),
+        (25, 8, 64),
+        (100, 130, 65),
+        (GROUP_ROWS * BLOCK_GROUPS + 1, 64, 769),
+    ),
+]
+
+
+@runs_pairs
+@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize(("rows", "columns", "summed"), PAIR_EDGES)
+def test_products_of_pairs_are_as_exact_as_sums_of_f32(
+    rows: int, columns: int, summed: int, has_columns: bool
+) -> None:
+    kernel, x, w = narrow_product(rows, columns, summed, has_columns=has_columns)
+    got = product_of_pairs(kernel, x, w, columns)
+    wide_x, wide_w = (torch.from_numpy(a.astype(np.float64)) for a in (x, w))
+    wide_w = wide_w if has_columns else wide_w.t()
+    exact = (wide_x @ wide_w).numpy()
+    eager = (wide_x.float() @ wide_w.float()).numpy()
+    errors = [np.abs(found - exact).max() for found in (got, eager)]
+    assert errors[0] <= 4 * max(errors[1], np.finfo(np.float32).eps * np.abs(exact).max())
+
+
+@runs_pairs
+@pytest.mark.parametrize("has_columns", [False, True])
+def test_a_pair_without_a_second_term_reads_nothing_behind_it(has_columns: bool) -> None:
+    """The elements behind the last ones of a row are those of the next row, here not a number."""
+    rows, columns, summed = 30, 33, 65
+    kernel, x, w = narrow_product(rows, columns, summed, has_columns=has_columns)
+    expected = product_of_pairs(kernel, x, w, columns)
+    x[1], expected[1] = np.nan, np.nan
+    if has_columns:
+        w[:, 2], expected[:, 2] = np.nan, np.nan
+    else:
+        w[2], expected[:, 2] = np.nan, np.nan
+    np.testing.assert_array_equal(product_of_pairs(kernel, x, w, columns), expected)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", PAIRS])
 @pytest.mark.parametrize("columns", [16, 32, 48, 64])
 def test_sums_of_a_tile_stay_in_registers(target: str, columns: int) -> None:
     """The loop over terms has one instruction for each vector of a tile, and stores nothing."""
-    kernel = wide(24, columns, 64)
+    kernel, name = wide(24, columns, 64), "vfmadd231ps"
+    if target == PAIRS:
+        kernel, name = mixed(24, columns, 64, "bf16", "bf16", has_columns=False), "vdpbf16ps"
     tile = tiled_product(kernel, 256 if target.endswith("v3") else 512)
     assert tile is not None
     asm = stage_text(built_kernel(kernel, target), "asm")
-    loops = [part for part in asm.split("\n.L") if part.count("vfmadd231ps") >= 12]
+    loops = [part for part in asm.split("\n.L") if part.count(name) >= 12]
     sums = 12 if target.endswith("v3") else 24
     assert tile.height * tile.vectors == sums
-    assert [part.count("vfmadd231ps") for part in loops] == [sums]
+    assert [part.count(name) for part in loops] == [sums]
     (loop,) = (part[: part.index("\tj")] for part in loops)
     assert "(%rsp)" not in loop
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "is_paired"),
+    [("bf16", "bf16", True), ("f16", "f16", False), ("f32", "bf16", False)],
+)
+def test_pairs_are_of_bf16_in_both_factors(left: str, right: str, is_paired: bool) -> None:
+    kernel = mixed(24, 64, 64, left, right, has_columns=True)
+    found = tiled_product(kernel, 512, has_bf16_dots=True)
+    assert found is not None
+    assert found.is_paired is is_paired
+    without = tiled_product(kernel, 512)
+    assert without is not None
+    assert not without.is_paired
 
 
 @pytest.mark.parametrize(

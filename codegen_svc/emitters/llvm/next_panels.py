@@ -1,0 +1,108 @@
+"""Fetches the next panel's elements from memory while tiles multiply by the present panel.
+
+A product with few rows reads its right factor from memory in about the time of its multiplications.
+A processor waits for memory while it packs a panel. So each step of the first tiles asks for one
+line of the next panel, which comes to the second-level cache meanwhile: a panel of 64 columns has
+as many lines as four tiles have steps.
+
+Measured on an AMD EPYC with AVX-512, one thread, 128 rows, weights that no cache holds: 1.04 to
+1.14 times as many products in a second, in f32 and in bf16.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from codegen_svc.emitters.llvm.panels import Symbols
+from codegen_svc.emitters.llvm.text import I8, I32, I64, PTR, Value, integer
+from codegen_svc.emitters.llvm.tiles import TiledProduct
+from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
+
+_LINE_BYTES: Final = 64
+_TILE_COLUMNS: Final = 16
+"""Columns of which the steps of one tile ask for a line in turn: a power of two."""
+_SECOND_LEVEL: Final = 2
+
+
+class NextPanel:
+    """What the panel after the present one copies: the next terms, or the next columns."""
+
+    def __init__(self, context: UnitContext, product: TiledProduct) -> None:
+        self._context = context
+        self._fn = context.fn
+        self._product = product
+        self._factor = product.product.right
+
+    @property
+    def is_fetched(self) -> bool:
+        """True if whole lines of memory have elements of a panel."""
+        return self._factor.inner is ONE or self._factor.along is ONE
+
+    def start(self, first_column: Value, slices: tuple[Value, Value], symbols: Symbols) -> Value:
+        """The address of its first element, which may be behind the factor's end.
+
+        `slices` are the number of the present slice of the terms and their count; `symbols` has the
+        present slice's first term.
+        """
+        fn, product = self._fn, self._product
+        following = fn.op("add nuw nsw", slices[0], integer(1, I64), wish="slice.next")
+        is_last = fn.compare("icmp", "sge", following, slices[1], wish="is_last")
+        beside = fn.op("add nuw nsw", first_column, integer(product.width, I64), wish="beside")
+        below = fn.op("mul nuw nsw", following, integer(product.slice_terms, I64), wish="below")
+        at = {
+            **symbols,
+            product.columns.name: fn.select(is_last, beside, first_column),
+            product.terms.name: fn.select(is_last, ZERO_I64, below),
+        }
+        offset = self._bytes(self._context.index.write(self._factor.load.index, at))
+        return self._behind(self._context.buffers[self._factor.load.param], offset)
+
+    def fetch(self, start: Value, tile: Value, step: Value, symbols: Symbols) -> None:
+        """Writes what a step of a tile asks for, if it is behind `start`."""
+        fn = self._fn
+        write = self._write_columns if self._factor.inner is ONE else self._write_rows
+        place = self._behind(start, write(tile, step, symbols))
+        kinds = (Value("0", I32), Value(str(_SECOND_LEVEL), I32), Value("1", I32))
+        fn.module.declare("llvm.prefetch.p0", "void", (PTR, I32, I32, I32))
+        fn.emit(f"call void @llvm.prefetch.p0({place}, {', '.join(map(str, kinds))})")
+
+    def _write_columns(self, tile: Value, step: Value, symbols: Symbols) -> Value:
+        """The offset of a line in columns whose terms are adjacent; later tiles repeat the last."""
+        fn = self._fn
+        last = max(self._product.width // _TILE_COLUMNS - 1, 0)
+        group = fn.intrinsic("smin", tile, integer(last, I64))
+        first = fn.op("mul nuw nsw", group, integer(_TILE_COLUMNS, I64))
+        within = fn.op("and", step, integer(_TILE_COLUMNS - 1, I64))
+        line = fn.op("udiv", step, integer(_TILE_COLUMNS, I64))
+        return fn.op(
+            "add",
+            self._scaled(fn.op("add nuw nsw", first, within), self._factor.along, symbols),
+            fn.op("mul nuw nsw", line, integer(_LINE_BYTES, I64)),
+        )
+
+    def _write_rows(self, tile: Value, step: Value, symbols: Symbols) -> Value:
+        """The offset of a line in rows of columns, a row for each term; each tile has its lines."""
+        fn, product = self._fn, self._product
+        row_bytes = product.width * self._factor.dtype.itemsize_bytes
+        lines = max(row_bytes // _LINE_BYTES, 1)
+        number = fn.intrinsic("smin", tile, integer(lines * product.lane_terms - 1, I64))
+        below, line = (fn.op(name, number, integer(lines, I64)) for name in ("udiv", "urem"))
+        first = fn.op("mul nuw nsw", step, integer(product.lane_terms, I64))
+        return fn.op(
+            "add",
+            self._scaled(fn.op("add nuw nsw", first, below), self._factor.inner, symbols),
+            fn.op("mul nuw nsw", line, integer(_LINE_BYTES, I64)),
+        )
+
+    def _scaled(self, count: Value, step: Expr, symbols: Symbols) -> Value:
+        """The bytes of so many steps between elements."""
+        scaled = step * as_expr(self._factor.dtype.itemsize_bytes)
+        return self._fn.op("mul", count, self._context.index.write(scaled, symbols))
+
+    def _bytes(self, elements: Value) -> Value:
+        return self._fn.op("mul", elements, integer(self._factor.dtype.itemsize_bytes, I64))
+
+    def _behind(self, start: Value, offset_bytes: Value) -> Value:
+        """An address that may be outside of the memory that it is computed from."""
+        return self._fn.define("ahead", PTR, f"getelementptr {I8}, {start}, {offset_bytes}")
