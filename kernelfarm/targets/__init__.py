@@ -25,6 +25,7 @@ from kernelfarm.targets.facts import CompileCost as CompileCost
 from kernelfarm.targets.facts import ConvolutionFacts as ConvolutionFacts
 from kernelfarm.targets.facts import CubeFacts as CubeFacts
 from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
+from kernelfarm.targets.facts import FrozenProductFacts as FrozenProductFacts
 from kernelfarm.targets.facts import GpuFacts as GpuFacts
 from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
 from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts

@@ -157,6 +157,17 @@ class TileFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FrozenProductFacts:
+    """Products by frozen weights that kernels compute faster than the library with packed weights.
+
+    `one_row` are the types of elements of those of one row. Clients leave their weights as they
+    are, but for a weight (k, n), which they turn into (n, k) in memory.
+    """
+
+    one_row: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionFacts:
     """Which attention kernels compute faster than the framework, by the types of its elements.
 
@@ -374,6 +385,7 @@ class TargetFacts:
     products: ProductFacts | None = None
     few_rows: FewRowFacts | None = None
     tiles: TileFacts | None = None
+    frozen_products: FrozenProductFacts = FrozenProductFacts()
     attention: AttentionFacts | None = None
     convolutions: ConvolutionFacts | None = None
     batched_products: BatchedProductFacts | None = None

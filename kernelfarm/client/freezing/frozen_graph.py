@@ -62,8 +62,8 @@ def freeze_graph(
     fold_norms(values)
     operators = packed_operators()
     if operators is not None:
-        by_kernels = target_facts(target or host_cpu_target()).convolutions
-        spread_layouts(values, pack_weights(values, operators, by_kernels))
+        facts = target_facts(target or host_cpu_target())
+        spread_layouts(values, pack_weights(values, operators, facts))
     return _divided(values, arguments, _constants(traced, graph))
 
 

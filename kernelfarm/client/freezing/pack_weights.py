@@ -2,7 +2,8 @@
 
 oneDNN orders a packed weight for its kernels once; with a plain weight it does so in each call. Its
 operators also apply an activation, and a convolution adds another image, before they store a
-result. Packed convolutions take and give images channels last.
+result. Packed convolutions take and give images channels last. What kernels of a target compute
+faster keeps a plain weight; products of one row have one whose rows are contiguous.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from kernelfarm.client.freezing.values import (
 )
 from kernelfarm.client.pytorch.private import PackedOperators
 from kernelfarm.dtypes import DType
-from kernelfarm.targets import ConvolutionFacts
+from kernelfarm.targets import ConvolutionFacts, FrozenProductFacts, TargetFacts
 
 LEAST_ELEMS = 4096
 """A product with a smaller weight stays as it is: the calls of oneDNN's operators cost more."""
@@ -74,14 +75,15 @@ class _Product(NamedTuple):
 
 
 def pack_weights(
-    values: FrozenValues, operators: PackedOperators, by_kernels: ConvolutionFacts | None
+    values: FrozenValues, operators: PackedOperators, target: TargetFacts
 ) -> dict[fx.Node, torch.Tensor]:
-    """Packs the weights of a graph, but for those of convolutions that are faster `by_kernels`.
+    """Packs the weights of a graph, but for those that kernels of a target use.
 
     Returns the new nodes, with the values without data of what they replace.
     """
     replaced: dict[fx.Node, torch.Tensor] = {}
-    plain = set() if by_kernels is None else _by_kernels(values, operators.types, by_kernels)
+    known = target.convolutions
+    plain = set() if known is None else _by_kernels(values, operators.types, known)
     for node in [*values.graph.nodes]:
         if node in plain:
             continue
@@ -91,6 +93,9 @@ def pack_weights(
             other = _summand(node, convolution)
             other = None if other in plain else other
             made, before = _pack_convolution(values, operators, node, (convolution, other))
+        elif product is not None and _is_by_kernel(product, target.frozen_products):
+            _turn_weight(values, node, product)
+            continue
         elif product is not None:
             made, before = _pack_product(values, operators, node, product)
         else:
@@ -119,6 +124,11 @@ def packed_matrix(
     Shapes: weight: (inner, columns), or (columns, inner) if it is turned.
     """
     return pack((weight if is_turned else weight.t()).contiguous(), rows)
+
+
+def turned_matrix(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix with its axes exchanged, row-major."""
+    return weight.t().contiguous()
 
 
 def _convolution(
@@ -185,8 +195,6 @@ def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype])
     operands = [value_of(n) for n in (found.rows, found.weight, found.bias) if n is not None]
     if not _have_one_type(operands, types) or operands[1].numel() < LEAST_ELEMS:
         return None
-    if _is_one_row(operands[0]) and operands[0].dtype is torch.float32:
-        return None
     if found.bias is not None and (operands[2].dim() != 1 or found.bias not in values):
         return None
     columns = operands[1].shape[0 if found.is_turned else 1]
@@ -194,12 +202,29 @@ def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype])
     return found if is_whole and operands[1].dim() == 2 else None
 
 
-def _is_one_row(rows: torch.Tensor) -> bool:
-    """True for a vector: memory limits its product, and kernels read a plain weight at that rate.
+def _is_by_kernel(found: _Product, known: FrozenProductFacts) -> bool:
+    """True for a vector of a type whose products kernels compute at the rate of memory."""
+    rows = value_of(found.rows)
+    is_one = all(isinstance(extent, int) and extent == 1 for extent in rows.shape[:-1])
+    return is_one and _DTYPES[rows.dtype].value in known.one_row
 
-    On an AMD EPYC with AVX-512, oneDNN takes 1.3 to 1.8 times as long with one row of f32.
+
+def _turn_weight(values: FrozenValues, node: fx.Node, found: _Product) -> None:
+    """Gives a product a weight (inner, columns) whose inner axis is contiguous in memory.
+
+    A weight that something else uses, too, stays as it is, as two copies would be in memory.
     """
-    return all(extent == 1 for extent in rows.shape[:-1])
+    weight = value_of(found.weight)
+    if found.is_turned or weight.stride(0) == 1 or len(found.weight.users) > 1:
+        return
+    shape = tuple(reversed(weight.shape))
+    with values.graph.inserting_before(node):
+        turned = values.call(turned_matrix, (found.weight,), values.empty(shape, weight.dtype))
+        view = values.graph.call_function(_aten.t.default, (turned,))
+    with values.mode:
+        view.meta["val"] = value_of(turned).t()
+    values.nodes.add(view)
+    node.replace_input_with(found.weight, view)
 
 
 def _product_arguments(node: fx.Node) -> _Product | None:

@@ -144,7 +144,7 @@ def test_amd_processors_compute_products_in_tiles_where_facts_say_that_they_are_
     assert note.startswith("product: 32 x 384 (node 1) by a kernel in tiles: expected times are 1 ")
     assert note.endswith("as multiples of a kernel's")
     assert not choose_products(parse_graph(WIDE), other).by_result
-    first = 8 if level == "v4" else 16
+    first = 1 if level == "v4" else 16
     assert {m for m in range(1, 20) if chosen(m, amd, n=512, k=512)} == set(range(first, 20))
     assert not chosen(symbol("s0"), amd)
     assert not chosen(64, amd, DType.BF16)
