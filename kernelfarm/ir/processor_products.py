@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, element_type, find_contraction
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
 
@@ -87,11 +87,12 @@ def single_product(kernel: Kernel) -> Contraction | None:
 
 
 def _has_rows(found: Contraction) -> bool:
-    """True if there are enough rows to convert the right factor once for them."""
-    rows = _rows(found)
-    return (
-        rows is not None and rows.extent.is_constant and rows.extent.constant >= LEAST_NARROW_ROWS
-    )
+    """True if there are enough rows to convert the right factor once for them.
+
+    Axes of rows that lie behind each other in memory become one before code is generated.
+    """
+    rows = product_of([axis.extent for axis in found.rows])
+    return rows.is_constant and rows.constant >= LEAST_NARROW_ROWS
 
 
 def _rows(found: Contraction) -> Axis | None:

@@ -161,10 +161,14 @@ class FrozenProductFacts:
     """Products by frozen weights that kernels compute faster than the library with packed weights.
 
     `one_row` are the types of elements of those of one row. Clients leave their weights as they
-    are, but for a weight (k, n), which they turn into (n, k) in memory.
+    are, but for a weight (k, n), which they turn into (n, k) in memory. `in_tiles` are the types of
+    those of at least `least_rows` rows and `least_columns` columns.
     """
 
     one_row: tuple[str, ...] = ()
+    in_tiles: tuple[str, ...] = ()
+    least_rows: int = 1
+    least_columns: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,8 +93,10 @@ def pack_weights(
             other = _summand(node, convolution)
             other = None if other in plain else other
             made, before = _pack_convolution(values, operators, node, (convolution, other))
-        elif product is not None and _is_by_kernel(product, target.frozen_products):
+        elif product is not None and _is_of_one_row(product, target.frozen_products):
             _turn_weight(values, node, product)
+            continue
+        elif product is not None and _is_in_tiles(product, target.frozen_products):
             continue
         elif product is not None:
             made, before = _pack_product(values, operators, node, product)
@@ -202,11 +204,27 @@ def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype])
     return found if is_whole and operands[1].dim() == 2 else None
 
 
-def _is_by_kernel(found: _Product, known: FrozenProductFacts) -> bool:
+def _is_of_one_row(found: _Product, known: FrozenProductFacts) -> bool:
     """True for a vector of a type whose products kernels compute at the rate of memory."""
-    rows = value_of(found.rows)
-    is_one = all(isinstance(extent, int) and extent == 1 for extent in rows.shape[:-1])
-    return is_one and _DTYPES[rows.dtype].value in known.one_row
+    return _row_count(found) == 1 and _DTYPES[value_of(found.rows).dtype].value in known.one_row
+
+
+def _is_in_tiles(found: _Product, known: FrozenProductFacts) -> bool:
+    """True for rows and columns of which kernels compute products in tiles."""
+    rows = _row_count(found)
+    columns = value_of(found.weight).shape[0 if found.is_turned else 1]
+    is_timed = _DTYPES[value_of(found.rows).dtype].value in known.in_tiles
+    return (
+        is_timed
+        and rows is not None
+        and (rows >= known.least_rows and columns >= known.least_columns)
+    )
+
+
+def _row_count(found: _Product) -> int | None:
+    """The number of rows; None if it varies, for a test would add a guard."""
+    extents = value_of(found.rows).shape[:-1]
+    return math.prod(extents) if all(isinstance(extent, int) for extent in extents) else None
 
 
 def _turn_weight(values: FrozenValues, node: fx.Node, found: _Product) -> None:
@@ -295,10 +313,7 @@ def _pack_product(
     values: FrozenValues, operators: PackedOperators, node: fx.Node, found: _Product
 ) -> tuple[fx.Node, torch.Tensor]:
     graph = values.graph
-    shape = value_of(found.rows).shape[:-1]
-    rows = 1 if all(isinstance(extent, int) for extent in shape) else None
-    for extent in shape if rows else ():
-        rows *= extent
+    rows = _row_count(found)
     with graph.inserting_before(node):
         weight = _packed(
             values,
