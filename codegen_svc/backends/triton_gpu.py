@@ -13,7 +13,6 @@ from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_matrix_use import matrix_use
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
-from codegen_svc.emitters.triton.precision import hides_division_errors
 from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
@@ -25,6 +24,7 @@ from codegen_svc.emitters.triton.tiling import (
     program_count,
     sorts_rows,
 )
+from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import (

@@ -22,8 +22,8 @@ from typing import Final
 
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
 from codegen_svc.emitters.llvm.lanes import LaneWriter
-from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
+from codegen_svc.emitters.llvm.math_functions.narrow import FUNCTIONS
 from codegen_svc.emitters.llvm.parallel import CallRange, write_entry, write_worker
 from codegen_svc.emitters.llvm.rows import RowWriter
 from codegen_svc.emitters.llvm.schedule import Schedule, schedule
@@ -31,6 +31,7 @@ from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleTe
 from codegen_svc.emitters.llvm.tile_units import TileWriter
 from codegen_svc.emitters.llvm.tiles import TiledProduct, tiled_product
 from codegen_svc.emitters.llvm.unit import UnitContext, range_arguments, write_loop
+from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, product_of
@@ -77,7 +78,8 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
             has more than 4,000 statements.
     """
     _check(kernel)
-    module = ModuleText(module_header(kernel.name, kernel.comments, target))
+    kernel = with_narrow_functions(kernel, computes_exp=True)
+    module = ModuleText(module_header(kernel.name, _comments(kernel), target))
     plan = schedule(kernel, target.memory)
     product = tiled_product(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)
     if product is not None:
@@ -132,6 +134,12 @@ def module_header(name: str, comments: Sequence[str], target: CodeTarget) -> lis
     ]
 
 
+def _comments(kernel: Kernel) -> tuple[str, ...]:
+    found = ", ".join(narrow_functions(kernel))
+    more = [f"at the precision of f16 and bf16 results: {found}"] if found else []
+    return (*kernel.comments, *more)
+
+
 def _stores_bf16(kernel: Kernel) -> bool:
     written = [param for param in kernel.params if param.access is not Access.READ]
     return all(param.dtype is DType.BF16 for param in written)
@@ -165,7 +173,7 @@ def _write_range(
         kernel=kernel,
         schedule=plan,
         fn=fn,
-        library=MathLibrary(module, MATH_FUNCTIONS, scales_by_powers=target.scales_by_powers),
+        library=MathLibrary(module, FUNCTIONS, scales_by_powers=target.scales_by_powers),
         index=index,
         buffers={p.name: Value(f"%{p.name}", PTR) for p in kernel.params},
         failed=failed,

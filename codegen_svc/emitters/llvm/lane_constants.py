@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
+from codegen_svc.emitters.llvm.math_functions.narrow import FUNCTIONS
 from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.loop_ir import (
     Access,
@@ -80,7 +80,7 @@ def _costly(kernel: Kernel, fixed: set[int]) -> set[int]:
     for number in sorted(fixed):
         statement = kernel.body[number]
         is_slow = isinstance(statement, Compute) and (
-            statement.op in MATH_FUNCTIONS or statement.op in _SLOW
+            statement.op in FUNCTIONS or statement.op in _SLOW
         )
         if is_slow or not found.isdisjoint(operands_of(statement)):
             found.add(number)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from codegen_svc.emitters.llvm.lane_constants import lane_constants
-from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
+from codegen_svc.emitters.llvm.math_functions.narrow import FUNCTIONS
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, ceil_div, product_of
 from kernelfarm.ir.loop_ir import (
@@ -426,4 +426,4 @@ def _scratch(
 
 
 def _is_expensive(statement: object) -> bool:
-    return isinstance(statement, Compute) and statement.op in MATH_FUNCTIONS
+    return isinstance(statement, Compute) and statement.op in FUNCTIONS

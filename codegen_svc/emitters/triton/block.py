@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, IndexWriter, index_writer
-from codegen_svc.emitters.triton.names import value_dtype, value_names
+from codegen_svc.emitters.triton.names import value_names
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.word_loads import ByteOfWord, bytes_of_words
+from codegen_svc.precision.hidden_errors import value_dtype
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import Indirect, Kernel, index_of, operands_of, varying_values

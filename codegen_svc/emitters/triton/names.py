@@ -164,16 +164,3 @@ def _value_name(number: int, statement: Statement) -> str:
         case Store():
             word = "store"
     return f"{word}_{number}"
-
-
-def value_dtype(kernel: Kernel, statement: Statement) -> DType | None:
-    """Element type of a statement's value, None if it has none."""
-    match statement:
-        case Load(param=name):
-            return next((p.dtype for p in kernel.params if p.name == name), None)
-        case Literal(dtype=dtype) | IndexValue(dtype=dtype):
-            return dtype
-        case Compute(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Sort(dtype=dtype):
-            return dtype
-        case _:
-            return None

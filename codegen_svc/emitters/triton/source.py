@@ -19,7 +19,6 @@ from codegen_svc.emitters.triton.held_rows import held_body
 from codegen_svc.emitters.triton.index import X_FLAT, numel
 from codegen_svc.emitters.triton.math_functions import HELPERS, used_helpers
 from codegen_svc.emitters.triton.names import checked_identifier, comment_text, pointer_type
-from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.points import axis_lines, reduction_point_lines
 from codegen_svc.emitters.triton.products import product_lines
@@ -31,6 +30,7 @@ from codegen_svc.emitters.triton.tiling import Tiling
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from codegen_svc.emitters.triton.word_loads import once_each
+from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,

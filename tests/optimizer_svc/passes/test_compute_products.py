@@ -22,7 +22,14 @@ from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Launch
 from kernelfarm.ir.text import parse_graph, print_graph
 from kernelfarm.ir.verify import verify_graph, verify_program
-from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileFacts, TileTimes, target_facts
+from kernelfarm.targets import (
+    FewRowFacts,
+    ProductTimes,
+    TargetFacts,
+    TileFacts,
+    TileTimes,
+    target_facts,
+)
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.pipeline import optimize

@@ -33,7 +33,7 @@ def _power_of_two(m: Math, n: Value) -> Value:
     return m.from_bits(m.int_op("shl", biased, m.format.mantissa_bits))
 
 
-def _scale(m: Math, value: Value, n: Value) -> Value:
+def scale(m: Math, value: Value, n: Value) -> Value:
     """value * 2^n; without an instruction, in two steps, so that both factors are normal."""
     if m.scales_by_powers:
         return m.fn.call_external(
@@ -44,7 +44,7 @@ def _scale(m: Math, value: Value, n: Value) -> Value:
     return m.mul(m.mul(value, _power_of_two(m, first)), _power_of_two(m, second))
 
 
-def _split(m: Math, x: Value, factor: float) -> tuple[Value, Value]:
+def split(m: Math, x: Value, factor: float) -> tuple[Value, Value]:
     """round(x * factor) as a number and as an integer; the integer is arbitrary for NaN."""
     shift = m.format.round_shift
     shifted = m.fma(x, factor, shift)
@@ -66,24 +66,24 @@ def exp(m: Math, x: Value) -> Value:
     """e^x"""
     low, high = EXP_RANGE[m.type]
     x = m.at_least(m.at_most(x, high), low)
-    n, n_int = _split(m, x, LOG2_E)
-    return _scale(m, m.add(_expm1_reduced(m, _reduce(m, x, n)), 1.0), n_int)
+    n, n_int = split(m, x, LOG2_E)
+    return scale(m, m.add(_expm1_reduced(m, _reduce(m, x, n)), 1.0), n_int)
 
 
 def exp2(m: Math, x: Value) -> Value:
     """2^x"""
     low, high = (-151.0, 129.0) if m.is_f32 else (-1076.0, 1025.0)
     x = m.at_least(m.at_most(x, high), low)
-    n, n_int = _split(m, x, 1.0)
+    n, n_int = split(m, x, 1.0)
     r = m.mul(m.sub(x, n), LN2)
-    return _scale(m, m.add(_expm1_reduced(m, r), 1.0), n_int)
+    return scale(m, m.add(_expm1_reduced(m, r), 1.0), n_int)
 
 
 def expm1(m: Math, x: Value) -> Value:
     """e^x - 1 without cancellation; computes half of it, so that 2^n does not overflow."""
     top = 89.0 if m.is_f32 else 710.0
     clamped = m.at_least(m.at_most(x, top), -50.0)
-    n, n_int = _split(m, clamped, LOG2_E)
+    n, n_int = split(m, clamped, LOG2_E)
     tail = _expm1_reduced(m, _reduce(m, clamped, n))
     power = _power_of_two(m, m.int_op("sub", n_int, 1))
     half = m.fma(power, tail, m.sub(power, 0.5))
@@ -229,9 +229,9 @@ def _power_of_magnitude(m: Math, a: Value, y: Value) -> Value:
     residue = m.fma(y, log_low, m.fma(y, log_high, m.neg(product)))
     residue = m.select(m.test("olt", m.abs(product), 800.0), residue, 0.0)
     x = m.at_least(m.at_most(product, 710.0), -746.0)
-    n, n_int = _split(m, x, LOG2_E)
+    n, n_int = split(m, x, LOG2_E)
     r = m.add(_reduce(m, x, n), residue)
-    return _scale(m, m.add(_expm1_reduced(m, r), 1.0), n_int)
+    return scale(m, m.add(_expm1_reduced(m, r), 1.0), n_int)
 
 
 def pow_f64(m: Math, x: Value, y: Value) -> Value:

@@ -183,12 +183,14 @@ Definition = Callable[..., Value]
 class MathFunction:
     """One function: how to write it in f64 and f32; without f32, it is computed in f64 and rounded.
 
+    Functions without f64 take f32 alone.
+
     `usual` is a faster way to write it in f32, for magnitudes below `USUAL_LIMIT`.
 
     Units: `max_ulp_*` in units of the exact result's last place.
     """
 
-    f64: Definition
+    f64: Definition | None
     f32: Definition | None
     max_ulp_f32: float
     max_ulp_f64: float

@@ -93,6 +93,7 @@ TABLE: list[tuple[str, str, Function, Any, Any, int]] = [
     ("EXP_F32", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 5),
     ("EXP_F64", "(expm1(r) - r) / r^2", exp_tail, -LOG2_HALF, LOG2_HALF, 10),
     ("EXP2_F32", "2^r, |r| <= 1/2", lambda r: mp.mpf(2) ** r, "-0.501", "0.501", 5),
+    ("EXP2_NARROW", "the same", lambda r: mp.mpf(2) ** r, "-0.501", "0.501", 4),
     ("LOG_F32", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 3),
     ("LOG_F64", "(2 atanh(s)/s - 2) / z, z = s^2", log_tail, mp.mpf("1e-30"), LOG_Z, 7),
     ("SIN_F32", "(sin(r) - r) / r^3 in z = r^2", sin_tail, mp.mpf("1e-30"), QUARTER, 4),

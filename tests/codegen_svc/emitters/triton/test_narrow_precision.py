@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling
+from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.targets import target_facts

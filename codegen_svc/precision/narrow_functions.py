@@ -1,6 +1,6 @@
 """Which elementary functions of a kernel need only the precision of its f16 and bf16 results.
 
-A call may take a narrow form (`narrow_formulas.py`: relative error below 2^-16) if its value
+A call may take a narrow form, which errs by less than 2^-16 of its value, if its value
 reaches memory only through roundings to f16 or bf16, and if no operation on the way amplifies a
 relative error. Products, quotients, roots, selections and sums of numbers of one sign do not.
 Beyond a rounding, smooth operations may follow: eager rounds there too, and its rounding is the
@@ -10,6 +10,8 @@ a scan, a sort, an index, a comparison, or a sum that may cancel.
 A chip's exponential that gives 0 for subnormal results needs no arithmetic around it. It is taken
 in sums of exponentials of which the largest is 1, where it makes no difference, and in
 `a / (1 + exp(b))`.
+
+On a processor, which has no exponential, `exp` has a narrow form like the others.
 
 Some forms stand for two operations. `1 + erf(x)` and `1 + tanh(x)` cancel for negative x; their
 forms do not, so the tail of GELU is more exact than eager's.
@@ -21,11 +23,11 @@ best result is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codegen_svc.emitters.triton.precision import NARROW_FLOATS, is_smooth
-from codegen_svc.emitters.triton.signs import Signs, signs_of
+from codegen_svc.precision.hidden_errors import NARROW_FLOATS, is_smooth
+from codegen_svc.precision.signs import Signs, signs_of
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import (
     Compute,
@@ -39,13 +41,14 @@ from kernelfarm.ir.loop_ir import (
 )
 
 _OF_CALLS = {"erf": "narrow_erf", "tanh": "narrow_tanh", "expm1": "narrow_expm1"}
+_OF_POLYNOMIALS = {"exp": "narrow_polynomial_exp"}
 _OF_NESTED_CALLS = {
     ("tanh", "log1p"): "narrow_tanh_log1p",
     ("log1p", "exp"): "narrow_softplus",
 }
 _OF_SUMS_WITH_ONE = {"erf": "narrow_one_plus_erf", "tanh": "narrow_one_plus_tanh"}
 _TITLES = {
-    **{form: op for op, form in _OF_CALLS.items()},
+    **{form: op for op, form in {**_OF_CALLS, **_OF_POLYNOMIALS}.items()},
     **{form: f"{outer}({inner})" for (outer, inner), form in _OF_NESTED_CALLS.items()},
     **{form: f"1 + {op}" for op, form in _OF_SUMS_WITH_ONE.items()},
 }
@@ -77,17 +80,21 @@ class _Flow:
     hides_errors: Sequence[bool]
 
 
-def with_narrow_functions(kernel: Kernel, *, has_flushing_exp: bool = False) -> Kernel:
+def with_narrow_functions(
+    kernel: Kernel, *, has_flushing_exp: bool = False, computes_exp: bool = False
+) -> Kernel:
     """The kernel with narrow forms where they are allowed; the same object if that is nowhere.
 
-    `has_flushing_exp`: the chip has an exponential that gives 0 for subnormal results. The numbers
-    of statements stay; operations that no statement uses any more stay too.
+    `has_flushing_exp`: the chip has an exponential that gives 0 for subnormal results.
+    `computes_exp`: it has none. The numbers of statements stay; operations that no statement uses
+    any more stay too.
     """
     flow = _flow_of(kernel)
+    calls = {**_OF_CALLS, **(_OF_POLYNOMIALS if computes_exp else {})}
     forms: dict[int, Statement] = {}
     for number, call in enumerate(kernel.body):
         if isinstance(call, Compute) and call.dtype is DType.F32:
-            forms |= _forms(flow, number, call)
+            forms |= _forms(flow, number, call, calls)
             if has_flushing_exp and number not in forms:
                 forms |= _flushing_forms(flow, number, call)
     if not forms:
@@ -104,10 +111,12 @@ def narrow_functions(kernel: Kernel) -> tuple[str, ...]:
     return tuple(sorted({_TITLES[s.op] for n, s in computes if n in used and s.op in _TITLES}))
 
 
-def _forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statement]:
+def _forms(
+    flow: _Flow, number: int, call: Compute, calls: Mapping[str, str]
+) -> dict[int, Statement]:
     """The forms of a call and of the sums `1 + call`; none if one of its uses needs precision."""
     inner = flow.kernel.body[call.operands[0]]
-    form, operands = _OF_CALLS.get(call.op), call.operands
+    form, operands = calls.get(call.op), call.operands
     if isinstance(inner, Compute) and (call.op, inner.op) in _OF_NESTED_CALLS:
         form, operands = _OF_NESTED_CALLS[call.op, inner.op], inner.operands
     sums = [use for use in flow.uses[number] if not flow.takes_errors[use]]

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from codegen_svc.emitters.triton.signs import Signs, signs_of
+from codegen_svc.precision.signs import Signs, signs_of
 from kernelfarm.ir.interpret import run_kernel
 from kernelfarm.ir.loop_ir import Kernel
 from tests.support.loop_kernels.emitter_shapes import F32, Body, kernel, param

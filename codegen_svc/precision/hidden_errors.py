@@ -6,9 +6,20 @@ results. Exact division costs a softmax on an H200 5 to 20% of its speed.
 
 from __future__ import annotations
 
-from codegen_svc.emitters.triton.names import value_dtype
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import GUIDES, Compute, Kernel, Reduce, Scan, Sort, Store
+from kernelfarm.ir.loop_ir import (
+    GUIDES,
+    Compute,
+    IndexValue,
+    Kernel,
+    Literal,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+)
 
 # These keep a small relative error about as small; a floor or a comparison may amplify it.
 _SMOOTH = frozenset(
@@ -71,3 +82,16 @@ def is_smooth(kernel: Kernel, compute: Compute) -> bool:
     if not any(dtype is not None and dtype.is_float for dtype in operands):
         return True
     return compute.op in _SMOOTH and (compute.dtype.is_float or compute.op == "isnan")
+
+
+def value_dtype(kernel: Kernel, statement: Statement) -> DType | None:
+    """Element type of a statement's value, None if it has none."""
+    match statement:
+        case Load(param=name):
+            return next((p.dtype for p in kernel.params if p.name == name), None)
+        case Literal(dtype=dtype) | IndexValue(dtype=dtype):
+            return dtype
+        case Compute(dtype=dtype) | Reduce(dtype=dtype) | Scan(dtype=dtype) | Sort(dtype=dtype):
+            return dtype
+        case _:
+            return None

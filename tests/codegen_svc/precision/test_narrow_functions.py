@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from codegen_svc.backends.triton_gpu import scalar_rules
-from codegen_svc.emitters.triton.narrow_functions import narrow_functions, with_narrow_functions
 from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling
+from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
