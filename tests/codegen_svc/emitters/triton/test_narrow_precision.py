@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,71 +19,25 @@ from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
+from tests.support.narrow_cases import (
+    CASES,
+    DTYPES,
+    EVERY,
+    GATED,
+    WITH_BIAS,
+    Function,
+    Precise,
+    check_result,
+    every_value,
+    numbers,
+    ulps,
+)
 from tests.support.single_operator import to_numpy
 from tests.support.traced_graphs import traced_one
 from tests.support.triton_cases import interpreter_case
 from tests.support.triton_interpreter import Case, run_interpreted
 
 TARGET = target_facts("cuda:sm_90a")
-EVERY = 1 << 16
-DTYPES = (torch.bfloat16, torch.float16)
-Function = Callable[..., torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Precise:
-    """A function, its exact value in float64 without cancellation, and the forms of its kernel."""
-
-    function: Function
-    exact: Function
-    forms: tuple[str, ...]
-
-
-def _wide(function: Function) -> Function:
-    return lambda x: function(x.double())
-
-
-def _gelu(x: torch.Tensor) -> torch.Tensor:
-    x = x.double()
-    return 0.5 * x * torch.special.erfc(-x * 0.5**0.5)
-
-
-def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    x = x.double()
-    return x * torch.sigmoid((2 / torch.pi) ** 0.5 * 2 * (x + 0.044715 * x * x * x))
-
-
-def _softplus(x: torch.Tensor) -> torch.Tensor:
-    return torch.logaddexp(x.double(), torch.zeros_like(x).double())
-
-
-CASES = {
-    "erf": Precise(torch.erf, _wide(torch.erf), ("erf",)),
-    "tanh": Precise(torch.tanh, _wide(torch.tanh), ("tanh",)),
-    "expm1": Precise(torch.expm1, _wide(torch.expm1), ("expm1",)),
-    "gelu": Precise(F.gelu, _gelu, ("1 + erf",)),
-    "gelu by tanh": Precise(lambda x: F.gelu(x, approximate="tanh"), _gelu_tanh, ("1 + tanh",)),
-    "softplus": Precise(F.softplus, _softplus, ("log1p(exp)",)),
-    "mish": Precise(F.mish, lambda x: x * torch.tanh(_softplus(x)), ("tanh(log1p)",)),
-    "elu": Precise(F.elu, _wide(F.elu), ("expm1",)),
-    "log of sigmoid": Precise(F.logsigmoid, lambda x: -_softplus(-x), ("log1p(exp)",)),
-    "silu": Precise(F.silu, _wide(F.silu), ()),
-    "sigmoid": Precise(torch.sigmoid, _wide(torch.sigmoid), ()),
-    "exp": Precise(torch.exp, _wide(torch.exp), ()),
-    "log": Precise(torch.log, _wide(torch.log), ()),
-    "sin": Precise(torch.sin, _wide(torch.sin), ()),
-}
-# Eager rounds the sum.
-WITH_BIAS = {
-    "gelu": Precise(lambda x, y: F.gelu(x + y), lambda x, y: _gelu((x + y).double()), ("1 + erf",)),
-    "gelu by tanh": Precise(
-        lambda x, y: F.gelu(x + y, approximate="tanh"),
-        lambda x, y: _gelu_tanh((x + y).double()),
-        ("1 + tanh",),
-    ),
-}
-GATED = {"gelu": CASES["gelu"], "silu": CASES["silu"], "mish": CASES["mish"]}
-
 WHOLE = Tiling(EVERY, EVERY, 0, False, 32)
 ROUNDED = """
 
@@ -95,11 +49,6 @@ def kf_rounded(x):
 """
 
 
-def every_value(dtype: torch.dtype) -> torch.Tensor:
-    """All bit patterns of a type of 16 bits."""
-    return torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(dtype)
-
-
 def kernel_of(function: Function, *args: torch.Tensor) -> Kernel:
     """The only kernel of a function for an H100."""
     with torch.no_grad():
@@ -107,13 +56,6 @@ def kernel_of(function: Function, *args: torch.Tensor) -> Kernel:
     lowered = decompose_to_prims(graph, max_sorted_elems=TARGET.max_sorted_elems)
     (kernel,) = optimize(lowered.graph, TARGET).program.kernels
     return kernel
-
-
-def ulps(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The unit in the last place of a type at each value of float64."""
-    info = torch.finfo(dtype)
-    exponent = values.abs().clamp(min=info.tiny).log2().floor()
-    return info.eps * torch.pow(2.0, exponent)
 
 
 def _with_f32(launch: Case) -> Case:
@@ -146,24 +88,6 @@ def result_of(case: Precise, *args: torch.Tensor) -> torch.Tensor:
 def check(case: Precise, *args: torch.Tensor) -> None:
     """At no value is the kernel more than half a unit farther from float64 than eager is."""
     check_result(case, result_of(case, *args), *args)
-
-
-def check_result(case: Precise, result: torch.Tensor, *args: torch.Tensor) -> None:
-    """At no value is a result more than half a unit farther from float64 than eager is."""
-    dtype, got = result.dtype, result.double()
-    eager = case.function(*args).double()
-    exact = case.exact(*args)
-    torch.testing.assert_close(got.isnan(), exact.isnan())
-    special = ~eager.isfinite() | ~got.isfinite()
-    nearest = exact.to(dtype).double()
-    assert bool((special <= ((got == nearest) | (got == eager) | got.isnan())).all())
-    excess = ((got - exact).abs() - (eager - exact).abs()) / ulps(exact, dtype)
-    excess = torch.where(special, 0.0, excess)
-    worst = int(excess.argmax())
-    assert excess[worst] <= 0.5, (
-        f"{excess[worst]:.3f} units at {[float(a[worst]) for a in args]}:"
-        f" {got[worst]}, eager {eager[worst]}, exact {exact[worst]}"
-    )
 
 
 FLUSHED = """def kf_flushing_{name}(x):
@@ -214,7 +138,7 @@ def test_every_value_is_within_half_a_unit_of_eagers_error(name: str, dtype: tor
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", WITH_BIAS)
 def test_with_a_bias_every_value_is_too(name: str, dtype: torch.dtype) -> None:
-    check(WITH_BIAS[name], every_value(dtype), _numbers(dtype))
+    check(WITH_BIAS[name], every_value(dtype), numbers(dtype))
 
 
 @pytest.mark.slow  # half a second for each
@@ -225,7 +149,7 @@ def test_in_a_product_every_value_is_within_half_a_unit_of_eagers_error(
 ) -> None:
     single = GATED[name]
     gated = replace(single, function=lambda x, y: single.function(x) * y)
-    x, y = every_value(dtype), _numbers(dtype)
+    x, y = every_value(dtype), numbers(dtype)
     got = result_of(gated, x, y).double()
     inner = single.exact(x)
     exact = inner * y.double()
@@ -234,7 +158,3 @@ def test_in_a_product_every_value_is_within_half_a_unit_of_eagers_error(
     wrong = (got - exact).abs() > bound
     assert not bool((wrong & got.isfinite()).any()), (x[wrong], y[wrong], got[wrong], exact[wrong])
     assert bool((exact.isfinite() | ~got.isfinite()).all())
-
-
-def _numbers(dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(EVERY, generator=torch.Generator().manual_seed(3)).to(dtype)
