@@ -1,10 +1,10 @@
-"""Batched products of f32 by kernels, compared with the framework's library on the CPU.
+"""Batched products by kernels, compared with the framework's library on the CPU.
 
 For each shape: both matrices row-major (`nn`), the left one (`tn`), the right one (`nt`) or both
 (`tt`) transposed. Arms take turns in one process. To price `cpu:x86-64-v3` on a machine with
 AVX-512, the library must be held to AVX2: MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
-Usage: python -m benchmarks.batched_products [--target T] [--threads N]
+Usage: python -m benchmarks.batched_products [--target T] [--threads N] [--type f32|bf16]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.tiled_products import measured
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.targets import BatchedProductFacts, target_facts
 
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SHAPES = (
     (12, 128, 64, 128),
     (12, 128, 128, 64),
@@ -39,20 +40,24 @@ def main() -> None:
     )
     parser.add_argument("--target", default=host_cpu_target())
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--type", choices=TYPES, default="f32")
     options = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    own = BatchedProductFacts(("f32",), 1)
+    own = BatchedProductFacts((options.type,), 1)
     facts = replace(target_facts(options.target), batched_products=own)
     print("batches, rows, terms, columns: library / kernel for nn, nt, tn, tt; largest error ratio")
     for batches, rows, terms, columns in SHAPES:
         found = []
         for is_left_turned in (False, True):
             for is_right_turned in (False, True):
-                left = _matrices((batches, rows, terms), is_turned=is_left_turned)
-                right = _matrices((batches, terms, columns), is_turned=is_right_turned)
-                found.append(measured(torch.bmm, [left, right], facts))
+                factors = [
+                    _matrices((batches, rows, terms), is_turned=is_left_turned),
+                    _matrices((batches, terms, columns), is_turned=is_right_turned),
+                ]
+                narrow = [factor.to(TYPES[options.type]) for factor in factors]
+                found.append(measured(torch.bmm, narrow, facts))
         ratios = "  ".join(f"{each.library_ms / each.kernel_ms:5.2f}" for each in found)
         errors = max(each.kernel_error / each.library_error for each in found)
         print(f"{batches:>4}{rows:>6}{terms:>6}{columns:>6}  {ratios}  {errors:5.2f}", flush=True)

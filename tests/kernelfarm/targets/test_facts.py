@@ -126,6 +126,18 @@ def test_a_chip_has_the_facts_of_its_base_except_its_own() -> None:
     assert processor == base.section(ProcessorFacts)
 
 
+def test_a_base_may_have_a_base() -> None:
+    amd, dots = target_facts("cpu:x86-64-v4-amd"), target_facts("cpu:x86-64-v4-bf16-amd")
+    assert dots.few_rows == amd.few_rows
+    assert dots.section(LlvmFacts).has_bf16_dots
+    assert dots.section(LlvmFacts).cpu == target_facts("cpu:x86-64-v4").section(LlvmFacts).cpu
+    assert dots.tiles is not None
+    assert amd.tiles is not None
+    assert dots.tiles.f32 == amd.tiles.f32
+    assert (dots.tiles.bf16 is None, amd.tiles.bf16 is None) == (False, True)
+    assert set(amd.section(ProcessorFacts).flags) < set(dots.section(ProcessorFacts).flags)
+
+
 def test_an_unknown_chip_or_vendor_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownTargetError, match="expected one of: rocm:gfx1100, rocm:gfx1201"):
         target_facts("rocm:gfx000")
@@ -137,31 +149,58 @@ def test_vendors_are_those_of_the_chips() -> None:
     assert list(all_vendors()) == sorted({target.vendor for target in all_targets().values()})
 
 
-def test_a_chip_and_a_vendor_are_one_file_each(tmp_path: Path) -> None:
-    """A package of files is all that a plug-in adds; a vendor's own file may be left out."""
+def run_with_chips(tmp_path: Path, files: dict[str, str], code: str) -> str:
+    """What code writes to stderr in a process with a plug-in that adds files of chips."""
     chips = tmp_path / "new_chips"
     chips.mkdir()
     (chips / "__init__.py").touch()
-    (chips / "new.toml").write_text(
-        'name = "cuda:sm_990"\narch = "sm_990"\ntitle = "New"\n'
-        "[gpu]\ntriton_arch = 990\nmax_shared_bytes = 1024\n"
-    )
-    (chips / "other.toml").write_text('name = "other:one"\narch = "one"\ntitle = "Other"\n')
-    (chips / "based.toml").write_text('name = "cuda:sm_991"\nbase = "cuda:sm_990"\ntitle = "A"\n')
+    for name, text in files.items():
+        (chips / name).write_text(text)
     info = tmp_path / "new_chips-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: new_chips\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[kernelfarm.targets]\nnew = new_chips\n")
+    path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
+    command = [sys.executable, "-c", code]
+    found = subprocess.run(
+        command, env={"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    return found.stderr
+
+
+def test_a_chip_and_a_vendor_are_one_file_each(tmp_path: Path) -> None:
+    """A package of files is all that a plug-in adds; a vendor's own file may be left out."""
+    files = {
+        "new.toml": (
+            'name = "cuda:sm_990"\narch = "sm_990"\ntitle = "New"\n'
+            "[gpu]\ntriton_arch = 990\nmax_shared_bytes = 1024\n"
+        ),
+        "other.toml": 'name = "other:one"\narch = "one"\ntitle = "Other"\n',
+        "based.toml": 'name = "cuda:sm_991"\nbase = "cuda:sm_990"\ntitle = "A"\n',
+        "again.toml": 'name = "cuda:sm_992"\nbase = "cuda:sm_991"\ntitle = "B"\n',
+    }
     code = (
         "from kernelfarm.targets import *; from kernelfarm import targets as t\n"
         "assert t.target_facts('cuda:sm_990').gpu.warp_size == 32\n"
         "assert t.target_facts('cuda:sm_991').gpu == t.target_facts('cuda:sm_990').gpu\n"
+        "assert t.target_facts('cuda:sm_992').gpu == t.target_facts('cuda:sm_990').gpu\n"
         "assert t.target_facts('cuda:sm_990').max_sorted_elems == 1024\n"
         "assert t.vendor_facts('other') == t.VendorFacts('other')\n"
         "assert {'cuda', 'other'} <= set(t.all_vendors())\n"
     )
-    path = os.pathsep.join([str(tmp_path), *(p for p in sys.path if p)])
-    subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}, check=True)
+    assert not run_with_chips(tmp_path, files, code)
+
+
+@pytest.mark.parametrize("base", ["cuda:sm_991", "cuda:sm_990", "cuda:sm_1"])
+def test_an_unknown_base_or_a_circle_of_bases_is_refused(tmp_path: Path, base: str) -> None:
+    files = {
+        "new.toml": f'name = "cuda:sm_990"\nbase = "{base}"\narch = "a"\ntitle = "A"\n',
+        "other.toml": 'name = "cuda:sm_991"\nbase = "cuda:sm_990"\ntitle = "B"\n',
+    }
+    found = run_with_chips(tmp_path, files, "from kernelfarm.targets import *; all_targets()")
+    assert f"base '{base}'; expected a chip, and no circle" in found or (
+        "base 'cuda:sm_990'; expected a chip, and no circle" in found
+    )
 
 
 def test_a_vendor_without_a_file_has_the_defaults() -> None:

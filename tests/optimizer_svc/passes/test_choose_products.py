@@ -151,6 +151,21 @@ def test_amd_processors_compute_products_in_tiles_where_facts_say_that_they_are_
     assert not chosen(64, amd, n=256, k=512)
 
 
+def test_processors_that_multiply_pairs_of_bf16_compute_products_of_them_in_tiles() -> None:
+    dots = target_facts("cpu:x86-64-v4-bf16-amd")
+    narrow = parse_graph(WIDE.replace("f32", "bf16"))
+    assert choose_products(narrow, dots).by_result == {4: Product(1, 2, 0, is_tiled=True)}
+    found = choose_products(narrow, target_facts("cpu:x86-64-v4-amd"))
+    assert not found.by_result
+    # One and two rows are sums of rows; fewer than 16 are not worth a conversion of the weight.
+    assert {m for m in range(1, 20) if chosen(m, dots, DType.BF16, n=512, k=512)} == {
+        *(1, 2),
+        *range(16, 20),
+    }
+    assert not chosen(symbol("s0"), dots, DType.BF16)
+    assert not chosen(64, dots, DType.F16)
+
+
 @pytest.mark.parametrize(
     ("changed", "added", "reason"),
     [

@@ -44,7 +44,7 @@ return %2: f32[3, 8, 9]@[72, 9, 1]
 
 
 def run_by(target: str, function: Callable[..., Tensor], *args: Any) -> tuple[Tensor, Counts]:
-    facts = replace(target_facts(target), batched_products=BatchedProductFacts(("f32",), 8))
+    facts = replace(target_facts(target), batched_products=BatchedProductFacts(("f32", "bf16"), 8))
     counts = Counts()
     result, _ = run(facts, counts, function, *args)
     return result, counts
@@ -76,6 +76,16 @@ def test_results_are_as_exact_as_eager_s(
     ours, counts = run_by(target, layer, *args)
     assert (counts.externs, counts.launches) == ([], 1)
     check(ours, layer, *args)
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_products_of_bf16_are_summed_in_f32_and_rounded_once(target: str) -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 50, 37).bfloat16(), torch.randn(3, 37, 70).bfloat16()
+    ours, counts = run_by(target, torch.bmm, x, y)
+    assert (counts.externs, counts.launches) == ([], 1)
+    exact = torch.bmm(x.double(), y.double())
+    torch.testing.assert_close(ours.double(), exact, rtol=2.0**-8, atol=1e-5)
 
 
 @pytest.mark.parametrize("target", run_targets())

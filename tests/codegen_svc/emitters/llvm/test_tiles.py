@@ -207,6 +207,27 @@ def test_sums_of_a_tile_stay_in_registers(target: str, columns: int) -> None:
     assert "(%rsp)" not in loop
 
 
+@pytest.mark.parametrize("has_columns", [False, True])
+@pytest.mark.parametrize("target", ["cpu:x86-64-v4", PAIRS])
+def test_each_step_of_a_tile_asks_for_a_line_of_the_next_panel(
+    target: str, has_columns: bool
+) -> None:
+    dtype, name = ("bf16", "vdpbf16ps") if target == PAIRS else ("f32", "vfmadd231ps")
+    kernel = mixed(24, 128, 64, dtype, dtype, has_columns=has_columns)
+    asm = stage_text(built_kernel(kernel, target), "asm")
+    loops = [part for part in asm.split("\n.L") if part.count(name) >= 12]
+    assert [part.count("prefetch") for part in loops] == [1]
+
+
+def test_results_of_bf16_are_rounded_by_one_instruction_behind_each_tile() -> None:
+    """Their function needs registers of its own: constants leave those of the sums alone."""
+    asm = stage_text(built_kernel(linear(24, 64, 64), PAIRS), "asm")
+    results = asm[asm.index(".results:") :]
+    results = results[: results.index(".Lfunc_end")]
+    assert "vcvtneps2bf16" in results
+    assert "vdpbf16ps" not in results
+
+
 @pytest.mark.parametrize(
     ("left", "right", "is_paired"),
     [("bf16", "bf16", True), ("f16", "f16", False), ("f32", "bf16", False)],

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from kernelfarm.client.freezing.fold_norms import scaled_weight
+from kernelfarm.client.freezing.pack_weights import turned_matrix
 from kernelfarm.client.freezing.values import LARGE_BYTES
 from kernelfarm.ir.graph_ir import Constant
 from tests.support.frozen_calls import FrozenCalls
@@ -22,6 +23,7 @@ LINEAR = "mkldnn._linear_pointwise.default"
 
 LIBRARY, KERNELS = "cpu:x86-64-v3", "cpu:x86-64-v3-amd"
 """Targets whose convolutions of one pixel are the library's, and those of kernels."""
+DOTS = "cpu:x86-64-v4-bf16-amd"
 
 
 class Images(nn.Module):
@@ -136,6 +138,69 @@ def test_a_product_of_one_row_keeps_its_plain_weight() -> None:
         "aten.addmm.default",
         LINEAR,
     ]
+
+
+class Columns(nn.Module):
+    """A product by a weight (inner, columns)."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64, 96).to(dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: (n, 64) -> (n, 96)."""
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "is_turned"),
+    [
+        (LIBRARY, torch.float32, True),
+        (DOTS, torch.float32, True),
+        (DOTS, torch.bfloat16, True),
+        (LIBRARY, torch.bfloat16, False),
+    ],
+)
+def test_kernels_read_rows_of_the_weight_of_a_product_of_one_row(
+    target: str, dtype: torch.dtype, is_turned: bool
+) -> None:
+    model, x = Columns(dtype), torch.randn(1, 64).to(dtype)
+    calls = FrozenCalls(model, target)
+    torch.testing.assert_close(calls(x), model(x))
+    assert calls.targets == (["aten.t.default", "aten.mm.default"] if is_turned else [LINEAR])
+    fold = calls.frozen[-1].fold.graph
+    assert bool(fold.find_nodes(op="call_function", target=turned_matrix)) is is_turned
+
+
+def test_a_weight_with_another_use_is_not_copied() -> None:
+    model, packed = Columns(torch.float32), nn.Linear(64, 96)
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return model(x[:1]), model.weight[3] + x[:, :1], packed(x)
+
+    calls, x = FrozenCalls(function), torch.randn(2, 64)
+    for ours, eager in zip(calls(x), function(x), strict=True):
+        torch.testing.assert_close(ours, eager)
+    products = [t for t in calls.targets if "mm" in t or "linear" in t or t == "aten.t.default"]
+    assert products == ["aten.mm.default", LINEAR]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "products"),
+    [
+        (16, 64, ["aten.addmm.default", LINEAR]),
+        (15, 64, [LINEAR, LINEAR]),
+        (16, 63, [LINEAR, LINEAR]),
+    ],
+)
+def test_products_in_tiles_keep_plain_weights(rows: int, columns: int, products: list[str]) -> None:
+    """As many rows and columns of bf16 as kernels compute in tiles."""
+    first, narrow = nn.Linear(96, columns).bfloat16(), nn.Linear(96, 60).bfloat16()
+    calls = FrozenCalls(lambda x: (first(x), narrow(x)), DOTS)
+    x = torch.randn(rows, 96).bfloat16()
+    for ours, eager in zip(calls(x), (first(x), narrow(x)), strict=True):
+        torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
+    assert [t for t in calls.targets if "mm" in t or "linear" in t] == products
 
 
 def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
