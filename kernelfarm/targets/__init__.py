@@ -18,28 +18,28 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from kernelfarm.errors import InternalError, UnknownTargetError
-from kernelfarm.targets.facts import AttentionFacts as AttentionFacts
-from kernelfarm.targets.facts import BatchedProductFacts as BatchedProductFacts
-from kernelfarm.targets.facts import ChannelsLastFacts as ChannelsLastFacts
+from kernelfarm.targets.contractions import AttentionFacts as AttentionFacts
+from kernelfarm.targets.contractions import BatchedProductFacts as BatchedProductFacts
+from kernelfarm.targets.contractions import ConvolutionFacts as ConvolutionFacts
+from kernelfarm.targets.contractions import FewRowFacts as FewRowFacts
+from kernelfarm.targets.contractions import FrozenProductFacts as FrozenProductFacts
+from kernelfarm.targets.contractions import ProductFacts as ProductFacts
+from kernelfarm.targets.contractions import ProductTimes as ProductTimes
+from kernelfarm.targets.contractions import TileFacts as TileFacts
+from kernelfarm.targets.contractions import TileTimes as TileTimes
 from kernelfarm.targets.facts import CompileCost as CompileCost
-from kernelfarm.targets.facts import ConvolutionFacts as ConvolutionFacts
-from kernelfarm.targets.facts import CubeFacts as CubeFacts
-from kernelfarm.targets.facts import FewRowFacts as FewRowFacts
-from kernelfarm.targets.facts import FrozenProductFacts as FrozenProductFacts
-from kernelfarm.targets.facts import GpuFacts as GpuFacts
-from kernelfarm.targets.facts import LlvmFacts as LlvmFacts
-from kernelfarm.targets.facts import LocalBufferFacts as LocalBufferFacts
-from kernelfarm.targets.facts import MatrixInstruction as MatrixInstruction
-from kernelfarm.targets.facts import MemoryFacts as MemoryFacts
-from kernelfarm.targets.facts import ProcessorFacts as ProcessorFacts
-from kernelfarm.targets.facts import ProductFacts as ProductFacts
-from kernelfarm.targets.facts import ProductTimes as ProductTimes
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
-from kernelfarm.targets.facts import TileFacts as TileFacts
-from kernelfarm.targets.facts import TileTimes as TileTimes
-from kernelfarm.targets.facts import TritonFacts as TritonFacts
-from kernelfarm.targets.facts import TwoPassLimits as TwoPassLimits
 from kernelfarm.targets.facts import VendorFacts as VendorFacts
+from kernelfarm.targets.hardware import CubeFacts as CubeFacts
+from kernelfarm.targets.hardware import GpuFacts as GpuFacts
+from kernelfarm.targets.hardware import LlvmFacts as LlvmFacts
+from kernelfarm.targets.hardware import LocalBufferFacts as LocalBufferFacts
+from kernelfarm.targets.hardware import MatrixInstruction as MatrixInstruction
+from kernelfarm.targets.hardware import ProcessorFacts as ProcessorFacts
+from kernelfarm.targets.hardware import TritonFacts as TritonFacts
+from kernelfarm.targets.memory import ChannelsLastFacts as ChannelsLastFacts
+from kernelfarm.targets.memory import MemoryFacts as MemoryFacts
+from kernelfarm.targets.memory import TwoPassLimits as TwoPassLimits
 from kernelfarm.targets.parse import parse_record
 
 ENTRY_POINT_GROUP = "kernelfarm.targets"

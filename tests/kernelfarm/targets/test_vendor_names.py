@@ -49,7 +49,7 @@ def test_shared_code_names_no_vendor(package: str) -> None:
         is_client = name.parts[:2] == ("kernelfarm", "client")
         vendors = set(all_vendors()) - (DEVICE_TYPES if is_client else set())
         found += [(str(name), *hit) for hit in vendor_names(path.read_text("utf-8"), vendors)]
-    assert not found, "ask for a fact of the target (kernelfarm/targets/facts.py) instead"
+    assert not found, "ask for a fact of the target (kernelfarm/targets) instead"
 
 
 def test_names_of_vendors_are_found_in_comparisons_and_tables() -> None:

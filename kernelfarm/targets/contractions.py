@@ -1,0 +1,133 @@
+"""Facts about products, attention and convolutions: by whom a chip computes them faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProductFacts:
+    """What the framework's matrix products need on a chip.
+
+    If a row of an operand or result of 16-bit elements has not a multiple of `row_bytes`, the
+    library takes kernels that are slower: by the time in which memory moves `bytes_per_operation`
+    for each multiplication and addition of two elements.
+    """
+
+    row_bytes: int
+    bytes_per_operation: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTimes:
+    """How long products of one width of elements take, by the framework's library and by a kernel.
+
+    A product is x (m, k) by a weight of n x k elements. Both tables have times for some m as
+    multiples of the library's time for m = 1. A product with a weight of less than
+    `min_weight_bytes` is the library's: caches and launches decide its time.
+    """
+
+    min_weight_bytes: int
+    library: tuple[tuple[str, float], ...] = ()
+    kernel: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FewRowFacts:
+    """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
+
+    `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
+    `integers` are those by weights of 16 bits that a model computes from integers of 8 bits,
+    `shared_integers` and `shared_integer_columns` from smaller ones that share stored integers; the
+    library's time includes a kernel that stores the weight. None: the library computes all of them.
+    """
+
+    wide: ProductTimes | None = None
+    wide_columns: ProductTimes | None = None
+    narrow: ProductTimes | None = None
+    narrow_columns: ProductTimes | None = None
+    integers: ProductTimes | None = None
+    shared_integers: ProductTimes | None = None
+    shared_integer_columns: ProductTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TileTimes:
+    """How long a processor's library takes for products of one type that kernels compute in tiles.
+
+    A product is x (m, k) by a weight of n x k elements, (n, k) row-major. `library` has the
+    library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
+    `library_columns` has it for weights (k, n). A product with fewer rows than a table has, or with
+    a weight of less than `min_weight_bytes`, is the library's.
+    """
+
+    min_weight_bytes: int
+    library: tuple[tuple[str, float], ...] = ()
+    library_columns: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TileFacts:
+    """Times of products in tiles by the type of their elements; None: the library computes them."""
+
+    f32: TileTimes | None = None
+    bf16: TileTimes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenProductFacts:
+    """Products by frozen weights that kernels compute faster than the library with packed weights.
+
+    `one_row` are the types of elements of those of one row. Clients leave their weights as they
+    are, but for a weight (k, n), which they turn into (n, k) in memory. `in_tiles` are the types of
+    those of at least `least_rows` rows and `least_columns` columns.
+    """
+
+    one_row: tuple[str, ...] = ()
+    in_tiles: tuple[str, ...] = ()
+    least_rows: int = 1
+    least_columns: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionFacts:
+    """Which attention kernels compute faster than the framework, by the types of its elements.
+
+    `one_query` are those of attention of one query for each head. Of `several_queries`, there are
+    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`. Shares
+    are rounded to the type of the values if it is one of `rounded_shares`, which the processor
+    multiplies faster.
+    """
+
+    one_query: tuple[str, ...]
+    several_queries: tuple[str, ...]
+    least_queries: int
+    most_score_bytes: int
+    rounded_shares: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchedProductFacts:
+    """Which batched products of matrices kernels compute faster than the framework's library.
+
+    `types` are the types of their elements. Results have at least `least_extent` rows and columns.
+    """
+
+    types: tuple[str, ...]
+    least_extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionFacts:
+    """Which convolutions kernels compute faster than the framework's library.
+
+    `one_pixel` are the types of elements of those with a window of one pixel, of at least
+    `least_channels` channels before and after them. From `packed_multiplies` multiply-adds on, the
+    library is as fast with a packed weight, so frozen models pack it. `single` are the types of
+    those of one image that is one pixel itself: products of one row, which memory limits.
+    """
+
+    one_pixel: tuple[str, ...]
+    single: tuple[str, ...]
+    least_channels: int
+    packed_multiplies: int
