@@ -243,22 +243,23 @@ def _tiles_refuse(
     """Why a processor computes no such product in tiles; None if it does."""
     if target.processor is None:
         return Refused("for which the target has no kernels")
-    if weight.dtype is not DType.F32 and _tile_times(weight.dtype, target) is None:
-        return Refused(f"of {weight.dtype.value}, which the library computes faster")
     if not all(extent.is_constant for extent in weight.shape):
         return Refused("by weights of varying sizes")
     if rows is ONE or is_empty((rows, *weight.shape)):
         return Refused("without two rows, terms or results")
-    if weight.dtype is not DType.F32 and not _has_rows_to_convert(rows):
-        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows, or of a varying number")
     columns = weight.shape[1 if product.has_columns else 0].constant
     if columns < MIN_TILED_COLUMNS:
         return Refused(f"of fewer than {MIN_TILED_COLUMNS} columns")
+    return None if weight.dtype is DType.F32 else _narrow_tiles_refuse(rows, weight.dtype, target)
+
+
+def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refused | None:
+    """Why a processor computes no product of so many rows of 16 bits in tiles; None if it does."""
+    if _tile_times(dtype, target) is None:
+        return Refused(f"of {dtype.value}, which the library computes faster")
+    if not rows.is_constant or rows.constant < LEAST_NARROW_ROWS:
+        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows, or of a varying number")
     return None
-
-
-def _has_rows_to_convert(rows: Expr) -> bool:
-    return rows.is_constant and rows.constant >= LEAST_NARROW_ROWS
 
 
 def _tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
