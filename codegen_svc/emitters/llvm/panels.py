@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.text import FLOAT, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
+from codegen_svc.emitters.llvm.transposition import transposed
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr
@@ -155,7 +156,7 @@ class Panel:
                 term = fn.op("mul nuw nsw", at, side, wish="term")
                 places = [fn.element(memory_type(factor.dtype), start, term) for start in starts]
                 rows = [self._load_terms(place) for place in places]
-                for below, row in enumerate(self._transposed(rows)):
+                for below, row in enumerate(transposed(fn, rows, 8 * ELEMENT_BYTES)):
                     own = fn.op("add nuw nsw", step, integer(below, I64))
                     fn.store(row, self.at(own, left), product.vector_bytes)
 
@@ -166,32 +167,12 @@ class Panel:
         return fn.op("mul nuw nsw", squares, lanes, wish="steps.done")
 
     def _load_terms(self, place: Value) -> Value:
-        """Adjacent terms of a column that fill a vector's lanes."""
-        product, factor = self._product, self._factor
+        """The bits of adjacent terms of a column that fill a vector's lanes."""
+        fn, product, factor = self._fn, self._product, self._factor
+        bits = f"<{product.lanes} x {I32}>"
         if product.is_paired:
-            return self._fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
-        return load_vector(self._fn, factor, place, product.lanes)
-
-    def _transposed(self, rows: list[Value]) -> list[Value]:
-        """A square of vectors transposed: each step exchanges squares of half of the side."""
-        fn, vector, lanes = self._fn, self._product.panel_vector, self._product.lanes
-        step = 1
-        while step < lanes:
-            low, high = ([], [])
-            for lane in range(lanes):
-                is_second = bool(lane & step)
-                low.append(lane - step + lanes if is_second else lane)
-                high.append(lane + lanes if is_second else lane + step)
-            exchanged = list(rows)
-            for number in range(lanes):
-                if not number & step:
-                    pair = f"{rows[number]}, {rows[number + step]}"
-                    for offset, order in ((0, low), (step, high)):
-                        mask = ", ".join(f"i32 {lane}" for lane in order)
-                        text = f"shufflevector {pair}, <{lanes} x i32> <{mask}>"
-                        exchanged[number + offset] = fn.define("turned", vector, text)
-            rows, step = exchanged, 2 * step
-        return rows
+            return fn.load(bits, place, factor.dtype.itemsize_bytes)
+        return fn.cast("bitcast", load_vector(fn, factor, place, product.lanes), bits)
 
     def _places(self, start: Value, step: Value, symbols: Symbols) -> list[Value]:
         """The addresses of the terms of a step, behind that of the first term."""
