@@ -88,7 +88,8 @@ def test_a_batch_of_products_takes_padded_operands() -> None:
     def products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return a.exp() @ b
 
-    found = compiled(products, plans)(a, b)
-    torch.testing.assert_close(found, products(a, b))
+    found, exact = compiled(products, plans)(a, b), products(a.double(), b.double())
+    errors = [(y.double() - exact).abs().max() for y in (found, products(a, b))]
+    assert errors[0] <= 2 * errors[1]
     (call,) = (step for step in plans[0].steps if isinstance(step, ExternCall))
     assert str(call.args[0].sizes[2]) == str(PADDED)
