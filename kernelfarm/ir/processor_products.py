@@ -1,9 +1,10 @@
 """Which kernels are products of matrices that a processor computes in register tiles.
 
 Factors are elements of matrices of f32, or of f16 and bf16, which are converted to f32 unless the
-processor multiplies bf16 itself: nothing else is computed from them before the product. Of the rows, the longest axis is tiled, of the
-columns the last one; other axes have a product for each of their points. A kernel has one product:
-each has a panel and sums in the caches, and nothing is read once less if two are computed together.
+processor multiplies bf16 itself: nothing else is computed from them before the product. Of the
+rows, the longest axis is tiled, of the columns the last one; other axes have a product for each of
+their points. A kernel has one product: each has a panel and sums in the caches, and nothing is read
+once less if two are computed together.
 """
 
 from __future__ import annotations
