@@ -59,7 +59,7 @@ class NextPanel:
         return self._behind(self._context.buffers[self._factor.load.param], offset)
 
     def fetch(self, start: Value, tile: Value, step: Value, symbols: Symbols) -> None:
-        """Writes the fetch of a step of a tile; `start` is where the next panel's elements begin."""
+        """Writes the fetch of a step of a tile; `start` is where the next panel begins."""
         fn = self._fn
         write = self._write_columns if self._factor.inner is ONE else self._write_rows
         place = self._behind(start, write(tile, step, symbols))
