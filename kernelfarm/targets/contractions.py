@@ -80,13 +80,15 @@ class FrozenProductFacts:
 
     `one_row` are the types of elements of those of one row. Clients leave their weights as they
     are, but for a weight (k, n), which they turn into (n, k) in memory. `in_tiles` are the types of
-    those of at least `least_rows` rows and `least_columns` columns.
+    those of at least `least_rows` rows and `least_columns` columns, by weights of at least
+    `least_weight_bytes`.
     """
 
     one_row: tuple[str, ...] = ()
     in_tiles: tuple[str, ...] = ()
     least_rows: int = 1
     least_columns: int = 1
+    least_weight_bytes: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own name for it)
@@ -102,3 +102,19 @@ def check_result(case: Precise, result: torch.Tensor, *args: torch.Tensor) -> No
 
 def numbers(dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(EVERY, generator=torch.Generator().manual_seed(3)).to(dtype)
+
+
+def check_gated(
+    single: Precise, result_of: Callable[..., torch.Tensor], dtype: torch.dtype
+) -> None:
+    """A function times a second input: the function's error, and half a unit of the product."""
+    gated = replace(single, function=lambda x, y: single.function(x) * y)
+    x, y = every_value(dtype), numbers(dtype)
+    got = result_of(gated, x, y).double()
+    inner = single.exact(x)
+    exact = inner * y.double()
+    inner_bound = (single.function(x).double() - inner).abs() + 0.5 * ulps(inner, dtype)
+    bound = inner_bound * y.double().abs() + 0.5 * ulps(exact, dtype)
+    wrong = (got - exact).abs() > bound
+    assert not bool((wrong & got.isfinite()).any()), (x[wrong], y[wrong], got[wrong], exact[wrong])
+    assert bool((exact.isfinite() | ~got.isfinite()).all())

@@ -103,7 +103,7 @@ def _float_operation(
     if op in _FLOAT_INTRINSICS:
         return fn.intrinsic(_FLOAT_INTRINSICS[op], *values)
     if op == "div" and fn.module.rounds_results and not values[1].text.startswith("%"):
-        return fn.op("fdiv arcp", *values)  # a multiplication takes a tenth of a division's time
+        return fn.op("fdiv arcp", *values)  # LLVM multiplies by the reciprocal
     if op in _FLOAT_INSTRUCTIONS:
         return fn.op(_FLOAT_INSTRUCTIONS[op], *values)
     if library.has(op):

@@ -211,14 +211,12 @@ def _is_of_one_row(found: _Product, known: FrozenProductFacts) -> bool:
 
 def _is_in_tiles(found: _Product, known: FrozenProductFacts) -> bool:
     """True for rows and columns of which kernels compute products in tiles."""
-    rows = _row_count(found)
-    columns = value_of(found.weight).shape[0 if found.is_turned else 1]
-    is_timed = _DTYPES[value_of(found.rows).dtype].value in known.in_tiles
-    return (
-        is_timed
-        and rows is not None
-        and (rows >= known.least_rows and columns >= known.least_columns)
-    )
+    rows, weight = _row_count(found), value_of(found.weight)
+    columns = weight.shape[0 if found.is_turned else 1]
+    is_large = weight.numel() * weight.element_size() >= known.least_weight_bytes
+    has_rows = rows is not None and rows >= known.least_rows
+    is_timed = _DTYPES[weight.dtype].value in known.in_tiles
+    return is_timed and is_large and has_rows and bool(columns >= known.least_columns)
 
 
 def _row_count(found: _Product) -> int | None:

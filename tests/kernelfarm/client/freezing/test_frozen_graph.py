@@ -186,18 +186,21 @@ def test_a_weight_with_another_use_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "products"),
+    ("rows", "inner", "columns", "products"),
     [
-        (16, 64, ["aten.addmm.default", LINEAR]),
-        (15, 64, [LINEAR, LINEAR]),
-        (16, 63, [LINEAR, LINEAR]),
+        (16, 256, 64, ["aten.addmm.default", LINEAR]),
+        (15, 256, 64, [LINEAR, LINEAR]),
+        (16, 264, 63, [LINEAR, LINEAR]),
+        (16, 255, 64, [LINEAR, LINEAR]),  # less than 32 KiB
     ],
 )
-def test_products_in_tiles_keep_plain_weights(rows: int, columns: int, products: list[str]) -> None:
-    """As many rows and columns of bf16 as kernels compute in tiles."""
-    first, narrow = nn.Linear(96, columns).bfloat16(), nn.Linear(96, 60).bfloat16()
+def test_products_in_tiles_keep_plain_weights(
+    rows: int, inner: int, columns: int, products: list[str]
+) -> None:
+    """As many rows and columns of bf16, and weights as large, as kernels compute in tiles."""
+    first, narrow = nn.Linear(inner, columns).bfloat16(), nn.Linear(inner, 60).bfloat16()
     calls = FrozenCalls(lambda x: (first(x), narrow(x)), DOTS)
-    x = torch.randn(rows, 96).bfloat16()
+    x = torch.randn(rows, inner).bfloat16()
     for ours, eager in zip(calls(x), (first(x), narrow(x)), strict=True):
         torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
     assert [t for t in calls.targets if "mm" in t or "linear" in t] == products
