@@ -24,7 +24,7 @@ _SMALL_BUFFER = ("tt.pointer_range", 32)
 _BUFFER_LIMIT_BYTES = 1 << 31
 # The hidden sizes and attention rows of common models. Rows that a chip cannot hold are looped
 # over, which takes 1.1 to 1.5 times as long on an H200.
-_WIDTH_CLASSES = (512, 1024, 4096, 8192, 16384, 32768, 65536)
+_WIDTH_CLASSES = (512, 1024, 4096, 8192, 16384, 32768, 65536, 131072, 262144)
 
 Assumptions = Mapping[str, tuple[tuple[str, int], ...]]
 

@@ -266,6 +266,8 @@ def _compile(
     gpu = target.section(GpuFacts)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
+    if tiling.blocks > 1:
+        options["num_ctas"] = tiling.blocks
     options |= hinted_options(kernel, tiling, gpu)
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
@@ -332,7 +334,7 @@ def _launch_facts(
     scratch = (WORKSPACE, "scratch") if scratch_bytes else ("scratch", "scratch")
     facts = LaunchFacts(
         symbol=kernel.name,
-        grid=(program_count(kernel, tiling),),
+        grid=(program_count(kernel, tiling) * tiling.blocks,),
         num_warps=int(attempt.compiled.facts.get("num_warps", tiling.num_warps)),
         warp_size=target.section(GpuFacts).warp_size,
         shared_bytes=attempt.usage.shared_bytes,
@@ -347,6 +349,7 @@ def _launch_facts(
         ("index_bits", str(tiling.index_bits)),
         ("num_stages", str(tiling.num_stages)),
         *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
+        *([("cluster_blocks", str(tiling.blocks))] if tiling.blocks > 1 else []),
         *([(SCRATCH_BYTES, str(scratch_bytes))] if scratch_bytes else []),
         *toolchain.recorded(kernel.name, attempt.compiled),
     )

@@ -51,6 +51,7 @@ _TITLES = {
     **{form: op for op, form in {**_OF_CALLS, **_OF_POLYNOMIALS}.items()},
     **{form: f"{outer}({inner})" for (outer, inner), form in _OF_NESTED_CALLS.items()},
     **{form: f"1 + {op}" for op, form in _OF_SUMS_WITH_ONE.items()},
+    "narrow_exp_share": "exp",
 }
 
 _MAX_ERRORS = 8
@@ -137,6 +138,9 @@ def _flushing_forms(flow: _Flow, number: int, call: Compute) -> dict[int, Statem
         return {}
     over, under = call.operands
     if _is_softmax_sum(flow.kernel, under):
+        exp = body[over]
+        if isinstance(exp, Compute) and _is_at_most_one(flow.kernel, over):
+            return {number: Compute("narrow_exp_share", (*exp.operands, under), DType.F32)}
         return {number: Compute("narrow_share", call.operands, DType.F32)}
     exponent = _exponent_beside_one(body, under)
     if exponent is None:

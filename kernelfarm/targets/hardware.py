@@ -29,7 +29,8 @@ class GpuFacts:
     `triton_backend` and `triton_arch` are Triton's names of the chip. `max_registers` counts 32-bit
     registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
     `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
-    row of up to `held_row_bytes` that several loops read is held by one program in pieces.
+    row of up to `held_row_bytes` that several loops read is held by one block in pieces, one of up
+    to `cluster_row_bytes` by a cluster of `cluster_blocks` blocks.
     `hints` are the names of the hints that the vendor's toolchain follows for all chips,
     `own_hints` those that it follows for this one; `hints_without_effect` says why it does not
     follow others that it has. `max_waves_per_unit` is the most waves of an execution unit, for
@@ -50,6 +51,8 @@ class GpuFacts:
     reduction_elems_per_thread: int
     registers_per_multiprocessor: int | None = None
     held_row_bytes: int = 0
+    cluster_row_bytes: int = 0
+    cluster_blocks: int = 1
     hints: tuple[str, ...] = ()
     own_hints: tuple[str, ...] = ()
     hints_without_effect: tuple[tuple[str, str], ...] = ()

@@ -45,6 +45,12 @@ def kf_narrow_over_one_plus_exp(a, x):
     total = 0.25 + kf_flushing_exp2(x * 1.44269504 - 2.0)
     return (a * 0.25) * kf_flushing_reciprocal(total)
 """,
+    "kf_narrow_exp_share": """
+def kf_narrow_exp_share(x, total):
+    # exp(x) / total, at most 1: 2**24 times as much is subnormal only where the share is below the
+    # smallest number. The logarithm is one for a row.
+    return kf_flushing_exp2(x * 1.44269504 + (24.0 - tl.log2(total))) * 5.9604644775390625e-8
+""",
     "kf_narrow_share": """
 def kf_narrow_share(a, total):
     # one reciprocal for a row: the total is at least 1

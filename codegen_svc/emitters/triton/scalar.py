@@ -64,6 +64,7 @@ _FLOAT: dict[str, str] = {
     **{name.removeprefix("kf_"): f"{name}({{0}})" for name in NARROW_HELPERS},
     "narrow_exp": "kf_narrow_exp({0})",
     "narrow_over_one_plus_exp": "kf_narrow_over_one_plus_exp({0}, {1})",
+    "narrow_exp_share": "kf_narrow_exp_share({0}, {1})",
     "narrow_share": "kf_narrow_share({0}, {1})",
 }
 

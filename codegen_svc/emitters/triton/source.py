@@ -135,7 +135,7 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
     form = "tile" if tiling.is_tile else "pointwise"
     if kernel.reduction:
         form = "persistent reduction" if tiling.is_persistent else "looped reduction"
-        form = f"reduction of rows held in {tiling.pieces} pieces" if tiling.pieces else form
+        form = _held_form(tiling) if tiling.pieces else form
         form = "product in tiles" if tiling.kblock else form
     axes = ", ".join(f"{a.name} < {a.extent}" for a in kernel.outer) or "one point"
     lines = [f"# {kernel.name} for {target}: {form}", f"# over {axes}"]
@@ -149,6 +149,11 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
         for p in kernel.params
     ]
     return [*lines, "import triton", "import triton.language as tl", ""]
+
+
+def _held_form(tiling: Tiling) -> str:
+    by = f" by clusters of {tiling.blocks} blocks" if tiling.blocks > 1 else ""
+    return f"reduction of rows held in {tiling.pieces} pieces{by}"
 
 
 def _helper_lines(function: list[str]) -> list[str]:

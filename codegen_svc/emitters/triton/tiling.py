@@ -11,10 +11,9 @@ from math import ceil
 
 from codegen_svc.emitters.triton import byte_rows
 from codegen_svc.emitters.triton.byte_rows import points_of_step
-from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
+from codegen_svc.emitters.triton.held_tiling import held_shape
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.row_blocks import block_within_rows
-from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
 from kernelfarm.ir.contractions import ALL_FACTORS, find_contraction
@@ -27,7 +26,7 @@ from kernelfarm.ir.loop_ir import (
     Store,
 )
 from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts
-from kernelfarm.traffic import BlockForm, choose_block, held_row_bytes, reads_columns
+from kernelfarm.traffic import BlockForm, choose_block, reads_columns
 
 POINTWISE_ELEMS_PER_THREAD = 8
 """One 16-byte access of f16 or two of f32; on an H200 more did not help."""
@@ -49,10 +48,6 @@ _SCAN_RBLOCK = 1024
 _MAX_HELD_SCAN = 4096
 # If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
-# A held row takes half of a thread's registers if 1,024 threads share a multiprocessor's.
-_HELD_BYTES_PER_THREAD = 128
-_MIN_HELD_THREADS = 128
-_ACCESS_BYTES = 16
 _COLUMN_XBLOCK = 64
 # 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
@@ -79,7 +74,8 @@ class Tiling:
     is not 0, a program holds its row in so many pieces of `rblock` points. A product with
     `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
     loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
-    all tiles of a product, one after the other.
+    all tiles of a product, one after the other. A program is a cluster of `blocks` blocks of
+    `num_warps` each, which share a held row and reduce it through their shared memory.
     """
 
     xblock: int
@@ -97,6 +93,7 @@ class Tiling:
     has_maps: bool = False
     reads_words: bool = False
     programs: int = 0
+    blocks: int = 1
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -268,16 +265,12 @@ def _looped_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
 
 def _held_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, width: int) -> Tiling | None:
     """For rows of at most `width` points that several loops read from registers."""
-    kernel = in_two_passes(kernel)
-    loads = held_loads(kernel)
-    row_bytes = held_row_bytes(kernel, width)
-    if not loads or row_bytes > gpu.held_row_bytes:
+    held = held_shape(kernel, gpu, width)
+    if held is None:
         return None
-    threads = next_power_of_2(ceil(row_bytes / _HELD_BYTES_PER_THREAD))
-    threads = max(_MIN_HELD_THREADS, min(threads, gpu.max_threads_per_block))
-    rblock = threads * _ACCESS_BYTES // max(bytes_of(kernel, number) for number in loads)
-    warps, pieces = threads // gpu.warp_size, ceil(width / rblock)
-    return Tiling(1, 1, rblock, False, index_bits, warps, 1, pieces=pieces)
+    warps = held.threads // gpu.warp_size
+    tiling = Tiling(1, 1, held.piece_elems, False, index_bits, warps, 1)
+    return replace(tiling, pieces=held.pieces, blocks=held.blocks)
 
 
 def _held_instead(

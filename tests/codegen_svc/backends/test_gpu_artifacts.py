@@ -160,13 +160,15 @@ def test_varying_row_lengths_have_a_variant_for_multiples_of_16() -> None:
 
 
 def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
-    limits = (512, 1024, 4096, 8192, 16384, 32768)
+    limits = (512, 1024, 4096, 8192, 16384, 32768, 65536, 131072)
     variants = build("cuda:sm_90a", "dynamic_softmax")
     assert len(variants) == len(limits) + 3
     for built, limit in zip(variants, limits, strict=False):
         is_wide = limit > 8192
         assert dict(built.launch.extras)["form"] == ("held" if is_wide else "persistent")
-        assert built.launch.rblock_elems == (limit // 8 if is_wide else limit)
+        assert ("cluster_blocks" in dict(built.launch.extras)) == (limit > 32768)
+        pieces = 16 if limit > 32768 else 8
+        assert built.launch.rblock_elems == (limit // pieces if is_wide else limit)
         bounds = [a for a in built.guard if a.op is GuardOp.LE]
         assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
 
@@ -182,12 +184,12 @@ def test_rows_that_a_chip_cannot_hold_have_no_variant_that_holds_them() -> None:
     assert held[-1] == most
 
 
-def _normal(rows: int, width: int, dtype: DType) -> Kernel:
+def _normal_of(rows: int, width: int, dtype: DType) -> Kernel:
     return emitter_shapes.layer_norm_silu(dtype, rows, width)
 
 
 @pytest.mark.parametrize("width", [32768, 50304, 65536])
-@pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal])
+@pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal_of])
 def test_long_rows_are_read_once_and_held_without_spills(
     shape: Callable[..., Kernel], width: int
 ) -> None:
@@ -201,8 +203,40 @@ def test_long_rows_are_read_once_and_held_without_spills(
     assert text.count("tl.load(in0_ptr") == 1
 
 
-def test_rows_beyond_the_registers_are_looped() -> None:
-    kernel = emitter_shapes.softmax(512, 131072, emitter_shapes.F16)
+@pytest.mark.parametrize(
+    ("shape", "width", "blocks"),
+    [
+        (emitter_shapes.softmax, 131072, 4),
+        (emitter_shapes.softmax, 262144, 8),
+        (_normal_of, 131072, 8),
+        (_normal_of, 262144, 8),
+    ],
+)
+def test_rows_beyond_a_multiprocessor_are_held_by_clusters_of_blocks(
+    shape: Callable[..., Kernel], width: int, blocks: int
+) -> None:
+    kernel = shape(512, width, emitter_shapes.F16)
+    built = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0]
+    launch, extras = built.launch, dict(built.launch.extras)
+    assert extras["form"] == "held"
+    assert extras["cluster_blocks"] == str(blocks)
+    assert launch.grid[0].as_int() == 512 * blocks
+    assert not launch.spills
+    assert 2 * launch.registers * launch.num_warps * launch.warp_size <= 65536
+    assert f".reqnctapercluster {blocks}" in content_of(built, "ptx").decode()
+    assert content_of(built, "triton").decode().count("tl.load(in0_ptr") == 1
+
+
+def test_a_row_that_nothing_stores_leaves_registers_for_a_second_one() -> None:
+    kernel = emitter_shapes.log_sum_exp(512, 50304, emitter_shapes.F16)
+    launch = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0].launch
+    assert dict(launch.extras)["form"] == "held"
+    assert not launch.spills
+    assert 2 * launch.registers * launch.num_warps * launch.warp_size <= 65536
+
+
+def test_rows_beyond_a_cluster_are_looped() -> None:
+    kernel = emitter_shapes.softmax(512, 524288, emitter_shapes.F16)
     built = CUDA.build(kernel, target_facts("cuda:sm_90a"))[0]
     assert dict(built.launch.extras)["form"] == "looped"
 

@@ -85,13 +85,13 @@ def test_a_softmax_takes_the_chip_s_exponential_and_one_reciprocal_of_a_row() ->
         "  %5: f32 = exp %3\n  %6: f32 = sum %5\n  %7: f32 = div %4, %6\n"
     )
     rounded = "  %8: bf16 = convert %7\n  store out0[8*d0 + r0] = %8"
-    assert flushing_forms(two_passes + rounded) == ["narrow_exp", "narrow_share"]
+    assert flushing_forms(two_passes + rounded) == ["narrow_exp", "narrow_exp_share"]
     stored = two_passes + "  store out0[8*d0 + r0] = %7"
     assert flushing_forms(stored, out="f32") == ["narrow_exp"]
 
 
 def test_an_exponential_that_is_stored_keeps_subnormal_results() -> None:
-    assert flushing_forms(SOFTMAX + ROUNDED) == ["narrow_share"]
+    assert flushing_forms(SOFTMAX + ROUNDED) == ["narrow_exp_share"]
 
 
 def test_a_sum_of_exponentials_without_their_largest_keeps_subnormal_ones() -> None:

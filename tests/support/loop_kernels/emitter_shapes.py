@@ -171,6 +171,17 @@ def softmax(rows: int, width: int, dtype: DType = F32) -> Kernel:
     )
 
 
+def log_sum_exp(rows: int, width: int, dtype: DType = F32) -> Kernel:
+    """Two loops read a row, and neither stores its elements."""
+    b = Body()
+    x = b.load_f32("in0", D0 * width + R0)
+    most = b.reduce("amax", x)
+    total = b.reduce("sum", b.compute("exp", b.compute("sub", x, most)))
+    b.store("out0", D0, b.compute("add", b.compute("log", total), most))
+    params = [param("in0", dtype, rows * width), param("out0", F32, rows)]
+    return kernel("fused_logsumexp_5c1d", params, {"d0": rows}, {"r0": width}, b)
+
+
 def rms_norm_residual(rows: int = 6, width: int = 96, dtype: DType = BF16) -> Kernel:
     """inout0 += in0, then its RMS norm scaled by in1: two outputs, one in place."""
     b, at = Body(), D0 * width + R0
@@ -411,7 +422,8 @@ ALL: dict[str, Kernel] = {
     "h_softmax": h_softmax(),
     "softmax": softmax(9, 100),
     "wide_softmax": softmax(3, 20000, F16),
-    "long_softmax": softmax(3, 100000, F16),
+    "clustered_softmax": softmax(3, 100000, F16),
+    "long_softmax": softmax(3, 600000, F16),
     "rms_norm_residual": rms_norm_residual(),
     "wide_rms_norm_residual": rms_norm_residual(2, 18000),
     "rope_cat": rope_cat(),

@@ -96,9 +96,10 @@ FLUSHED = """def kf_flushing_{name}(x):
 """
 
 
-def _without_assembly(text: str) -> str:
+def _without_assembly(text: str, names: Iterable[str]) -> str:
     """The source with what PTX's instructions compute, rounded better than they do."""
-    for name, plain in (("exp2", "tl.exp2(x)"), ("reciprocal", "1.0 / x")):
+    for name in names:
+        plain = {"exp2": "tl.exp2(x)", "reciprocal": "1.0 / x"}[name]
         written = FLUSHED.format(name=name, plain=plain)
         head = f"def kf_flushing_{name}(x):"
         before, _, after = text.partition(head)
@@ -112,13 +113,36 @@ def test_the_form_of_silu_with_a_flushing_exponential_keeps_the_limit(dtype: tor
     x = every_value(dtype)
     kernel = kernel_of(F.silu, x)
     source = emit_triton(kernel, WHOLE, scalar_rules(TARGET, kernel))
-    source = replace(source, text=_without_assembly(source.text))
+    source = replace(source, text=_without_assembly(source.text, ("exp2", "reciprocal")))
     buffers = {p.name: to_numpy(x if p.access is Access.READ else x * 0) for p in kernel.params}
     launch = replace(interpreter_case(kernel, buffers, {}, WHOLE), source=source)
     (result,) = run_interpreted([_with_f32(launch)])
     assert not isinstance(result, str), result
     got = torch.from_numpy(np.asarray(result[-1], np.float32)).to(dtype)
     check_result(CASES["silu"], got, x)
+
+
+def _shares(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x.view(-1, 2), -1).flatten()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_shares_of_a_softmax_keep_the_limit_down_to_the_smallest_number(dtype: torch.dtype) -> None:
+    values = every_value(dtype)
+    exponents = -torch.where(values.isfinite(), values, 0.0).abs()
+    x = torch.stack((torch.zeros_like(exponents), exponents), -1)
+    kernel = kernel_of(lambda rows: F.softmax(rows, -1), x)
+    rows = Tiling(len(x), len(x), 2, True, 32)
+    source = emit_triton(kernel, rows, scalar_rules(TARGET, kernel))
+    assert "kf_narrow_exp_share(" in source.text
+    source = replace(source, text=_without_assembly(source.text, ("exp2",)))
+    buffers = {p.name: to_numpy(x if p.access is Access.READ else x * 0) for p in kernel.params}
+    launch = replace(interpreter_case(kernel, buffers, {}, rows), source=source)
+    (result,) = run_interpreted([_with_f32(launch)])
+    assert not isinstance(result, str), result
+    got = torch.from_numpy(np.asarray(result[-1], np.float32)).to(dtype)
+    case = Precise(_shares, lambda x: _shares(x.double()), ())
+    check_result(case, got.flatten(), x.flatten())
 
 
 def _slow_but_one(names: Iterable[str]) -> list[object]:

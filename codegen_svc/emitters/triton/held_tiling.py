@@ -1,0 +1,94 @@
+"""How many threads hold a row in registers, and in how many pieces.
+
+Percentages are speeds on an H200 as parts of a copy's, for rows of bf16 elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
+from codegen_svc.emitters.triton.phases import plan_phases
+from codegen_svc.emitters.triton.two_passes import in_two_passes
+from kernelfarm.ir.loop_ir import Kernel, Load, Statement, Store
+from kernelfarm.targets import GpuFacts
+from kernelfarm.traffic import held_row_bytes
+
+_ACCESS_BYTES = 16
+_MIN_THREADS = 128
+# A held row takes half of a thread's registers if 1,024 threads share a multiprocessor's.
+_BYTES_PER_THREAD = 128
+# Loops that load nothing but held rows need fewer threads: the loss of a class over 50,304 elements
+# reaches 110 by 512 threads, of which two groups share a multiprocessor, and 86 by 1,024 threads.
+_MOST_BYTES_PER_THREAD = 256
+# Bytes of a block of a cluster: for 131,072 elements, softmax reaches 91 by 4 such blocks and 86
+# by 8 smaller ones, RMSNorm, which also loads weights, 70 and 89.
+_CLUSTER_BLOCK_BYTES = 65536
+# With accesses of half as many bytes, more rows end near the end of a piece. Of 50,304 elements,
+# softmax reaches 81 in 7 pieces and 84 in 13, RMSNorm, which also loads weights, 99 and 91.
+_MOST_PADDING = 1.125
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShape:
+    """A row is held by `blocks` blocks of `threads`, in `pieces` of `piece_elems` elements."""
+
+    blocks: int
+    threads: int
+    piece_elems: int
+    pieces: int
+
+
+def held_shape(kernel: Kernel, gpu: GpuFacts, width: int) -> HeldShape | None:
+    """The shape for rows of at most `width` elements; None if the chip cannot hold them.
+
+    Rows are held if several loops read them.
+    """
+    kernel = in_two_passes(kernel)
+    loads = held_loads(kernel)
+    row_bytes = held_row_bytes(kernel, width)
+    if not loads or row_bytes > max(gpu.held_row_bytes, gpu.cluster_row_bytes):
+        return None
+    reads_only_rows = _reads_only(kernel, loads)
+    blocks, threads = _blocks_and_threads(kernel, gpu, row_bytes, reads_only_rows=reads_only_rows)
+    piece_elems = blocks * threads * _ACCESS_BYTES // max(bytes_of(kernel, n) for n in loads)
+    if reads_only_rows and ceil(width / piece_elems) * piece_elems > _MOST_PADDING * width:
+        piece_elems //= 2
+    return HeldShape(blocks, threads, piece_elems, ceil(width / piece_elems))
+
+
+def _within_loops(kernel: Kernel) -> list[Statement]:
+    return [kernel.body[number] for phase in plan_phases(kernel) for number in phase.within]
+
+
+def _reads_only(kernel: Kernel, loads: tuple[int, ...]) -> bool:
+    """True if the loops load nothing but what these loads do."""
+    held = [kernel.body[number] for number in loads]
+    return all(each in held for each in _within_loops(kernel) if isinstance(each, Load))
+
+
+def _blocks_and_threads(
+    kernel: Kernel, gpu: GpuFacts, row_bytes: int, *, reads_only_rows: bool
+) -> tuple[int, int]:
+    stores = any(isinstance(each, Store) for each in _within_loops(kernel))
+    blocks, per_thread = 1, _BYTES_PER_THREAD
+    if row_bytes > gpu.held_row_bytes:
+        blocks = gpu.cluster_blocks
+    if reads_only_rows and gpu.cluster_blocks > 1:
+        if row_bytes > (gpu.held_row_bytes if stores else _two_rows_bytes(gpu)):
+            needed = _power_of_2(ceil(row_bytes / _CLUSTER_BLOCK_BYTES))
+            blocks, per_thread = min(needed, gpu.cluster_blocks), _MOST_BYTES_PER_THREAD
+        elif not stores:
+            per_thread = _MOST_BYTES_PER_THREAD
+    threads = _power_of_2(ceil(row_bytes / blocks / per_thread))
+    return blocks, max(_MIN_THREADS, min(threads, gpu.max_threads_per_block))
+
+
+def _two_rows_bytes(gpu: GpuFacts) -> int:
+    """The bytes of a row of which a multiprocessor's registers hold two, and what they need."""
+    return (gpu.registers_per_multiprocessor or 0) * 4 * 7 // 16
+
+
+def _power_of_2(value: int) -> int:
+    return 1 << max(0, value - 1).bit_length()
