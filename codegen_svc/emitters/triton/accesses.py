@@ -5,6 +5,7 @@ from __future__ import annotations
 from codegen_svc.emitters.triton.block import Block
 from codegen_svc.emitters.triton.float8 import FLOATS_8
 from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.emitters.triton.past_rows import ZERO, is_filled
 from codegen_svc.emitters.triton.scalar import literal_text
 from codegen_svc.emitters.triton.scatter import ScatterUpdate, update_line
 from codegen_svc.emitters.triton.word_loads import WORD_LOAD
@@ -166,7 +167,8 @@ def _unrepeated_load_lines(block: Block, number: int, load: Load, axis: int) -> 
 def _other_text(block: Block, load: Load, dtype: DType) -> str | None:
     """The value of masked-off lanes if it is a literal; None if it is computed."""
     if load.other is None:
-        return _zero(dtype)
+        is_other = block.fill != ZERO and is_filled(block.kernel, load)
+        return literal_text(block.fill, dtype) if is_other else _zero(dtype)
     if dtype in FLOATS_8:
         return None
     statement = block.kernel.body[load.other]

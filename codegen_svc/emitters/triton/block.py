@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, IndexWriter, index_writer
 from codegen_svc.emitters.triton.names import value_names
+from codegen_svc.emitters.triton.past_rows import ZERO, past_values, row_fill
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from codegen_svc.emitters.triton.word_loads import ByteOfWord, bytes_of_words
@@ -34,7 +35,8 @@ class Block:
 
     The block of a statement in `across_x` extends over the outer points, that of a statement in
     `varying` over the reduction points. `x_mask` and `r_mask` are names of masks, empty if every
-    lane is a point. `words` has the loads of bytes that are parts of loaded words.
+    lane is a point. `words` has the loads of bytes that are parts of loaded words. Loads fill lanes
+    past the end of a row with `fill`; `past` has the values of statements there, if they are known.
     """
 
     kernel: Kernel
@@ -49,6 +51,8 @@ class Block:
     r_mask: str
     texts: BlockNames = _USUAL_NAMES
     words: Mapping[int, ByteOfWord] = field(default_factory=dict)
+    fill: float = ZERO
+    past: tuple[float | None, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -98,6 +102,12 @@ def make_block(
     """The block of a kernel."""
     names = value_names(kernel)
     renamed = {s.symbol: names[n] for n, s in enumerate(kernel.body) if isinstance(s, Indirect)}
+    is_masked = bool(kernel.reduction) and _needs_mask(
+        static_numel(kernel.reduction), tiling.rblock
+    )
+    # Loads that read each element once fill lanes with zeros of their own.
+    fill = row_fill(kernel) if is_masked and rules.takes_repeated_pointers else ZERO
+    unknown = (None,) * len(kernel.body)
     return Block(
         kernel=kernel,
         tiling=tiling,
@@ -108,11 +118,11 @@ def make_block(
         across_x=_across_x(kernel),
         varying=varying_values(kernel),
         x_mask=texts.masks[0] if _needs_mask(static_numel(kernel.outer), tiling.xblock) else "",
-        r_mask=texts.masks[1]
-        if kernel.reduction and _needs_mask(static_numel(kernel.reduction), tiling.rblock)
-        else "",
+        r_mask=texts.masks[1] if is_masked else "",
         texts=texts,
         words=bytes_of_words(kernel) if tiling.reads_words else {},
+        fill=fill,
+        past=past_values(kernel, fill) if rules.takes_repeated_pointers else unknown,
     )
 
 

@@ -6,6 +6,7 @@ row's maximum, or about the row's mean.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.reduce import (
@@ -46,8 +47,11 @@ def _softmax_sum(g: GuidedReduction) -> ReductionText:
     acc = f"{name}_acc"
     is_flushing = g.has_flushing_exp and work_type(r) == "tl.float32"
     add = "kf_add_flushing_exp" if is_flushing else "kf_add_exp"
+    # exp(-infinity - top) is 0.
+    masked = replace(r, mask="") if r.past == -math.inf else r
+    total = _masked_sum(masked, f"tl.exp({r.operand} - {top})")
     return ReductionText(
-        persistent=(*own.persistent, f"{name} = {_masked_sum(r, f'tl.exp({r.operand} - {top})')}"),
+        persistent=(*own.persistent, f"{name} = {total}"),
         initial=(*own.initial, f"{acc} = tl.full({r.shape}, 0.0, {work_type(r)})"),
         step=(f"{acc} = {add}({top}_acc, {acc}, {block_value(guide)})", *own.step),
         final=(*own.final, f"{name} = kf_softmax_total({top}_acc, {acc}, {top})"),

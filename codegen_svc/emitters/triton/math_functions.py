@@ -51,6 +51,10 @@ def kf_floor_div_float(a, b):
 def kf_product(a, b):
     return a * b
 """,
+    "kf_square": """
+def kf_square(x):
+    return x * x
+""",
     "kf_sum": """
 def kf_sum(a, b):
     return a + b

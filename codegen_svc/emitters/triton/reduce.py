@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.emitters.triton.scalar import literal_text
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 
@@ -24,7 +25,8 @@ class Reduction:
 
     `operand` is the operand's name, `name` the result's, `shape` the text of the full block's
     shape. `mask` is the name of the mask that is false past the end, empty if no lane is past it.
-    `index_bits` is the width of `rindex`. `is_whole`: the operand has the full shape already.
+    `past` is the operand's value in the lanes past the end, if it is known. `index_bits` is the
+    width of `rindex`. `is_whole`: the operand has the full shape already.
     """
 
     op: str
@@ -37,6 +39,7 @@ class Reduction:
     index_bits: int
     target: str
     is_whole: bool
+    past: float | None = None
 
     @property
     def is_arg(self) -> bool:
@@ -168,7 +171,8 @@ def block_value(r: Reduction) -> str:
         value = f"({value} != 0)"
     is_converted = _work_dtype(r) is not r.operand_dtype
     value = f"{value}.to({work_type(r)})" if is_converted else value
-    if r.mask:
+    is_neutral = r.past is not None and literal_text(r.past, DType.F32) == neutral(r)
+    if r.mask and not is_neutral:
         value = f"tl.where({r.mask}, {value}, {neutral(r)})"
     return whole(r, value)
 

@@ -12,11 +12,13 @@ from codegen_svc.emitters.triton.block import Block
 from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed
 from codegen_svc.emitters.triton.guided import GuidedReduction, guided_text
 from codegen_svc.emitters.triton.names import triton_type
+from codegen_svc.emitters.triton.past_rows import ZERO
 from codegen_svc.emitters.triton.reduce import Reduction, ReductionText, plain_text
 from codegen_svc.emitters.triton.scalar import Operand, compute_text, literal_text
 from codegen_svc.emitters.triton.scan import RunningScan, like_reduction, scan_lines
 from codegen_svc.emitters.triton.sort import RowSort, sort_lines
 from codegen_svc.emitters.triton.tiling import static_numel
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.loop_ir import (
     GUIDES,
@@ -125,12 +127,17 @@ def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> 
         raise KernelRejectedError(
             f"reduction {number} reads statement {statement.operand}, which has no value"
         )
+    operand, past = block.names[statement.operand], block.past[statement.operand]
+    root = _squared(block, statement.operand) if op == "sum" and block.r_mask else None
+    if root is not None and past is None:
+        # The sum of two numbers and the product of one pair, in one instruction.
+        operand, past = f"kf_square(tl.where({block.r_mask}, {block.names[root]}, 0.0))", ZERO
     spans_x = statement.operand in block.across_x or block.tiling.xsub == 1
     spans_r = statement.operand in block.varying or block.tiling.rblock == 1 or bool(block.r_mask)
     return Reduction(
         op=op,
         name=block.names[number],
-        operand=block.names[statement.operand],
+        operand=operand,
         operand_dtype=operand_dtype,
         dtype=statement.dtype,
         shape=block.full_shape,
@@ -138,7 +145,17 @@ def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> 
         index_bits=block.tiling.index_bits,
         target=block.rules.target,
         is_whole=spans_x and spans_r,
+        past=past,
     )
+
+
+def _squared(block: Block, number: int) -> int | None:
+    """The number of x if a statement is x * x in f32."""
+    square = block.kernel.body[number]
+    if not isinstance(square, Compute) or square.op != "mul" or square.dtype is not DType.F32:
+        return None
+    first, second = square.operands
+    return first if first == second else None
 
 
 def _operand(block: Block, number: int) -> Operand:

@@ -46,6 +46,10 @@ _SCAN_RBLOCK = 1024
 # On an H200, rows of 5000 and 8192 elements take 0.46 to 0.91 times as long in pieces as held
 # whole; rows of 3000 take 1.01 to 1.05 times as long.
 _MAX_HELD_SCAN = 4096
+# Wider rows that do not fill a block are held in pieces, of which at most one has a mask. On an
+# H200, LayerNorm and SiLU over rows of varying length reach 98 instead of 85% of a copy for 8,192
+# elements, 92 instead of 81% for 16,384; softmax and RMSNorm gain nothing.
+_MOST_PADDED_ELEMS = 4096
 # If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
 _COLUMN_XBLOCK = 64
@@ -199,13 +203,15 @@ def _reduction(
     widest = width if width is not None else width_limit
     most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
-    if widest is None or next_power_of_2(widest) > most:
-        held = None if widest is None else _held_tiling(kernel, gpu, index_bits, widest)
+    rblock = 0 if widest is None else next_power_of_2(widest)
+    is_long = widest is None or rblock > most
+    if widest is not None and (is_long or width != rblock > _MOST_PADDED_ELEMS):
+        held = _held_tiling(kernel, gpu, index_bits, widest)
         if held is not None:
             return held
+    if widest is None or is_long:
         looped = _scanning_tiling if scans_rows(kernel) else _looped_tiling
         return looped(gpu, index_bits, width)
-    rblock = next_power_of_2(widest)
     xblock = _filling_rows(max(1, _TILE // 2 // rblock), rows)
     warps = _warps(xblock * rblock, gpu.reduction_elems_per_thread, gpu)
     return Tiling(xblock, xblock, rblock, widest > 0, index_bits, warps, 1)

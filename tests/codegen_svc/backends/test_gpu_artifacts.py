@@ -164,7 +164,7 @@ def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
     variants = build("cuda:sm_90a", "dynamic_softmax")
     assert len(variants) == len(limits) + 3
     for built, limit in zip(variants, limits, strict=False):
-        is_wide = limit > 8192
+        is_wide = limit > 4096
         assert dict(built.launch.extras)["form"] == ("held" if is_wide else "persistent")
         assert ("cluster_blocks" in dict(built.launch.extras)) == (limit > 32768)
         pieces = 16 if limit > 32768 else 8
