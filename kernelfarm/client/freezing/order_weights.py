@@ -21,6 +21,7 @@ from kernelfarm.ir.panel_order import PanelOrder, panel_order
 from kernelfarm.targets import TargetFacts
 
 _aten = torch.ops.aten
+_PRODUCTS = frozenset({_aten.mm.default, _aten.addmm.default, _aten.linear.default})
 _DTYPES = {torch.float32: DType.F32, torch.bfloat16: DType.BF16}
 
 
@@ -55,8 +56,8 @@ def order_panels(
 ) -> None:
     """Replaces the weight of a product by a view of panels.
 
-    A weight that something else reads, too, stays as it is, as two copies would be in memory.
-    `is_turned`: the weight is (columns, terms).
+    A weight that several products read stays as it is, as each would have a copy. `is_turned`: the
+    weight is (columns, terms).
     """
     order = _order(value_of(weight), target, is_turned=is_turned)
     if order is None or _is_shared(weight):
@@ -96,10 +97,15 @@ def panels_of_matrix(
 
 
 def _is_shared(weight: fx.Node) -> bool:
-    """True if something else reads a matrix, or what it is a view of."""
-    while len(weight.users) == 1 and is_view(weight):
+    """True if several products read a matrix, or views of one."""
+    while is_view(weight):
         (weight,) = weight.all_input_nodes
-    return len(weight.users) > 1
+    products, pending = 0, [weight]
+    while pending:
+        users = pending.pop().users
+        products += sum(user.target in _PRODUCTS for user in users)
+        pending += [user for user in users if is_view(user)]
+    return products > 1
 
 
 def _order(weight: torch.Tensor, target: TargetFacts, *, is_turned: bool) -> PanelOrder | None:
