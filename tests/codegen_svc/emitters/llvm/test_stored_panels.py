@@ -77,10 +77,14 @@ def test_sums_of_pairs_by_stored_panels_are_those_by_copied_ones(
     product(rows, columns, summed, target, torch.bfloat16)
 
 
-@pytest.mark.parametrize(("target", "dtype"), [("cpu:x86-64-v4", "f32"), (PAIRS, "bf16")])
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [("cpu:x86-64-v3", "f32"), ("cpu:x86-64-v4", "f32"), (PAIRS, "f32"), (PAIRS, "bf16")],
+)
 def test_stored_panels_are_not_copied_and_are_fetched_ahead(target: str, dtype: str) -> None:
     name = {"f32": "vfmadd231ps", "bf16": "vdpbf16ps"}[dtype]
-    asm = stage_text(built_kernel(stored(24, 128, 64, 64, dtype), target), "asm")
+    kernel = stored(24, 128, 64, width_of(128, target), dtype)
+    asm = stage_text(built_kernel(kernel, target), "asm")
     loops = [part for part in asm.split("\n.L") if part.count(name) >= 12]
     assert [part.count("prefetch") for part in loops] == [1]
     assert "vpermt2" not in asm
