@@ -184,7 +184,7 @@ def _frozen(
         with no_collections():
             recorded = short_trace(gm, inputs)
             convention = recorded_convention(recorded.graph)
-            frozen = freeze_graph(recorded, parameters)
+            frozen = freeze_graph(recorded, parameters, products=compiler.products)
     except LongWayError as error:
         counters.count(f"traced.long.{error.reason}")
         inference = partial(_frozen_inference, compiler, parameters, len(inputs))
@@ -226,7 +226,8 @@ def _frozen_inference(
     written = written_arguments(gm.graph)
     with unset_fake_temporarily():
         try:
-            frozen = freeze_graph(gm, [at for at in parameters if at not in written])
+            kept = [at for at in parameters if at not in written]
+            frozen = freeze_graph(gm, kept, products=compiler.products)
         except NotFrozenError as reason:
             warn_not_frozen(str(reason))
             frozen = None
@@ -274,7 +275,7 @@ class _GraphCompiler:
         packaging: Packaging | None = None,
     ) -> None:
         self._recorded = recorded
-        self._options = options
+        self._options, self.products = options, options.compiled.products
         self._budget = budget
         self._trace_cache = trace_cache
         self._packaging = packaging

@@ -13,9 +13,10 @@ import math
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of
 from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, element_type, find_contraction
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
+from kernelfarm.ir.panel_order import PanelOrder, find_panel_order
 
 LEAST_NARROW_ROWS = 16
 """A product of 16 bits with fewer rows reads its right factor without a panel: memory limits it."""
@@ -25,13 +26,15 @@ LEAST_NARROW_ROWS = 16
 class Factor:
     """A factor of a sum: its load, its type, and the steps between its elements, in elements.
 
-    `along` is the step to the next row or column, `inner` the step to the next term.
+    `along` is the step to the next row or column, `inner` the step to the next term. A factor in
+    panels has an `order`, and steps of 0.
     """
 
     load: Load
     dtype: DType
     along: Expr
     inner: Expr
+    order: PanelOrder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,7 @@ def find_processor_product(kernel: Kernel) -> ProcessorProduct | None:
         return None
     left = _factor(kernel, summed.left, rows, terms)
     right = _factor(kernel, summed.right, columns, terms)
+    right = right or _factor_in_panels(kernel, summed.right, columns, terms)
     if left is None or right is None:
         return None
     others = tuple(axis for axis in kernel.outer if axis not in (rows, columns))
@@ -114,3 +118,13 @@ def _factor(kernel: Kernel, number: int, axis: Axis, terms: Axis) -> Factor | No
     if along is None or inner is None or {axis.name, terms.name} & (along.symbols | inner.symbols):
         return None
     return Factor(load, kernel.param(load.param).dtype, along, inner)
+
+
+def _factor_in_panels(kernel: Kernel, number: int, columns: Axis, terms: Axis) -> Factor | None:
+    """The factor, if it is an element of memory in panels of some width."""
+    load = kernel.body[number]
+    if not isinstance(load, Load) or load.mask is not None:
+        return None
+    dtype = kernel.param(load.param).dtype
+    order = find_panel_order(load.index, columns, terms, dtype)
+    return None if order is None else Factor(load, dtype, ZERO, ZERO, order)

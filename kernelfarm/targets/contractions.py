@@ -81,7 +81,7 @@ class FrozenProductFacts:
     `one_row` are the types of elements of those of one row. Clients leave their weights as they
     are, but for a weight (k, n), which they turn into (n, k) in memory. `in_tiles` are the types of
     those of at least `least_rows` rows and `least_columns` columns, by weights of at least
-    `least_weight_bytes`.
+    `least_weight_bytes`, which clients store in panels.
     """
 
     one_row: tuple[str, ...] = ()

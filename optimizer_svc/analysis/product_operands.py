@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelfarm.ir.algebra.expr import symbol
+from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
+from kernelfarm.ir.loop_ir import Axis
+from kernelfarm.ir.panel_order import PANEL_RANK, PanelOrder, find_panel_order
+from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
+from optimizer_svc.analysis.index_maps import Index, operand_index, ravel
 from optimizer_svc.analysis.integer_weights import IntegerWeight, integer_weight
 from optimizer_svc.analysis.verdicts import Refused
 
@@ -24,8 +30,9 @@ class Product:
     With `has_columns`, the weight's columns are contiguous in memory: its value is (k, n), not
     (n, k). The sums are computed in `slices`, which a second kernel adds in order. If it
     `is_tiled`, one sum over all rows is computed in tiles by the code generator; else each row has
-    a sum of its own. A kernel computes a weight of `integers`. If parts have steps, they
-    read x in their order, which is the value `ordered_x`, of shape (spans, step, m, k / parts).
+    a sum of its own. A weight that is a view of panels in memory has an `order`. A kernel computes
+    a weight of `integers`. If parts have steps, they read x in their order, which is the value
+    `ordered_x`, of shape (spans, step, m, k / parts).
 
     Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
     """
@@ -36,6 +43,7 @@ class Product:
     has_columns: bool = False
     slices: int = 1
     is_tiled: bool = False
+    order: PanelOrder | None = None
     integers: IntegerWeight | None = None
     ordered_x: int | None = None
 
@@ -47,20 +55,49 @@ def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> 
         return Refused("of other operands")
     *summands, x, right = operands(node)
     bias = summands[0] if has_bias else None
-    if bias is not None and node.attr("is_unscaled") is not True:
-        return Refused("that scale the product or what they add")
     weight, has_columns = _weight_of(facts, right)
     kind = facts.types[weight]
     if not _is_product(node, facts.types[x], facts.types[right]):
         return Refused("of other operands")
-    if bias is not None and not _is_bias(facts.types[bias], node.types[0]):
-        return Refused("that add no bias of the columns")
+    refused = None if bias is None else _bias_refuses(node, facts.types[bias])
+    if refused is not None:
+        return refused
     product = Product(x, weight, bias, has_columns)
     if facts.is_storage(weight):
         is_contiguous = kind.strides == contiguous_strides(kind.shape)
         return product if is_contiguous else Refused("by a matrix that is no contiguous weight")
-    integers = _integers(facts, node, right, returned)
+    order = _order_of(facts, weight, has_columns=has_columns)
+    if order is not None:
+        return replace(product, order=order)
+    return _by_integers(facts, node, product, returned)
+
+
+def _by_integers(
+    facts: GraphFacts, node: Node, product: Product, returned: frozenset[int]
+) -> Product | Refused:
+    """A product by a weight that is computed for it."""
+    integers = _integers(facts, node, operands(node)[-1], returned)
     return integers if isinstance(integers, Refused) else replace(product, integers=integers)
+
+
+def _order_of(facts: GraphFacts, weight: int, *, has_columns: bool) -> PanelOrder | None:
+    """The order of a matrix that is a view of panels in memory; None if it is no such view."""
+    shape = facts.types[weight].shape
+    axes = [Axis(name, extent) for name, extent in zip(("row", "column"), shape, strict=True)]
+    bounds = Bounds.of_extents({axis.name: axis.extent for axis in axes})
+    index: Index = tuple(symbol(axis.name) for axis in axes)
+    while facts.is_view(weight):
+        spend(1)
+        view = facts.producers[weight]
+        (weight,) = operands(view)
+        index = operand_index(view, index, facts.types[weight].shape, bounds)
+    kind = facts.types[weight]
+    if kind.rank != PANEL_RANK or not facts.is_storage(weight):
+        return None
+    if kind.strides != contiguous_strides(kind.shape):
+        return None
+    columns, terms = reversed(axes) if has_columns else axes
+    return find_panel_order(simplify(ravel(index, kind.shape), bounds), columns, terms, kind.dtype)
 
 
 def _integers(
@@ -93,5 +130,11 @@ def _is_product(node: Node, x: TensorType, right: TensorType) -> bool:
     return has_one_dtype and inner is k and result.shape == (rows, n)
 
 
-def _is_bias(bias: TensorType, result: TensorType) -> bool:
-    return bias.shape == result.shape[1:] and bias.dtype is result.dtype
+def _bias_refuses(node: Node, bias: TensorType) -> Refused | None:
+    """Why a product does not add a bias as kernels do; None if it does."""
+    (result,) = node.types
+    if node.attr("is_unscaled") is not True:
+        return Refused("that scale the product or what they add")
+    if bias.shape != result.shape[1:] or bias.dtype is not result.dtype:
+        return Refused("that add no bias of the columns")
+    return None

@@ -55,5 +55,10 @@ class Products:
             return frozenset()
         return frozenset(product.x for product in self.by_result.values() if product.is_tiled)
 
+    @property
+    def by_panels(self) -> frozenset[int]:
+        """The values that are multiplied by panels: their terms are adjacent in memory."""
+        return frozenset(product.x for product in self.by_result.values() if product.order)
+
 
 NO_PRODUCTS = Products({})

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
+from kernelfarm.ir.panel_order import PanelOrder, panel_order
 from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
@@ -100,6 +101,9 @@ class _Chooser:
         if self._choice is ProductChoice.OWN:
             self._take(node, found, "the request asks for kernels")
             return
+        if found.order is not None:
+            self._take(node, found, "its weight is in panels, which the framework would copy")
+            return
         expected = self._expected(node, found)
         if isinstance(expected, Refused):
             self._refused[expected.reason] += 1
@@ -125,6 +129,9 @@ class _Chooser:
         if isinstance(found, Refused):
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
+        if found.order is not None:
+            refused = _panels_refuse(found, found.order, rows, kind, self._target)
+            return refused or replace(found, is_tiled=True)
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
         if found.integers is not None and self._target.gpu is None:
             refused = refused or Refused("by a weight that the model computes")
@@ -251,6 +258,21 @@ def _tiles_refuse(
     if columns < MIN_TILED_COLUMNS:
         return Refused(f"of fewer than {MIN_TILED_COLUMNS} columns")
     return None if weight.dtype is DType.F32 else _narrow_tiles_refuse(rows, weight.dtype, target)
+
+
+def _panels_refuse(
+    product: Product, order: PanelOrder, rows: Expr, weight: TensorType, target: TargetFacts
+) -> Refused | None:
+    """Why a processor reads no such panels in tiles; None if it does."""
+    refused = _tiles_refuse(product, rows, weight, target)
+    if refused is not None or target.processor is None or target.llvm is None:
+        return refused
+    columns = weight.shape[1 if product.has_columns else 0]
+    if order != panel_order(columns, weight.dtype, 8 * target.processor.vector_bytes):
+        return Refused("by panels of another width than the target's")
+    if weight.dtype is DType.BF16 and not target.llvm.has_bf16_dots:
+        return Refused("by panels of pairs, which the target does not multiply")
+    return None
 
 
 def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refused | None:

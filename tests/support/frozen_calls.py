@@ -17,6 +17,7 @@ from kernelfarm.client.freezing.frozen_graph import FrozenGraph, freeze_graph
 from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import ProductChoice
 
 
 class FrozenCalls:
@@ -25,10 +26,15 @@ class FrozenCalls:
     `frozen` and `captured` are the graphs of the calls so far.
     """
 
-    def __init__(self, model: Callable[..., Any], target: str = "") -> None:
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        target: str = "",
+        products: ProductChoice = ProductChoice.AUTO,
+    ) -> None:
         self.frozen: list[FrozenGraph | None] = []
         self.captured: list[Graph] = []
-        self._target = target
+        self._target, self._products = target, products
         self._compiled = torch.compile(model, backend=self._backend, dynamic=False)
 
     def __call__(self, *args: Any) -> Any:
@@ -49,7 +55,7 @@ class FrozenCalls:
         parameters = frozen_inputs(order.module, inputs)
         recorded = short_trace(order.module, inputs)
         convention = recorded_convention(recorded.graph)
-        found = freeze_graph(recorded, parameters, self._target)
+        found = freeze_graph(recorded, parameters, self._target, self._products)
         self.frozen.append(found)
         if found is None:
             return order.called_as_before(callable_for(convention, _runner(recorded)))

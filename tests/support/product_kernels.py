@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from kernelfarm.ir.loop_ir import Kernel
+import math
+from dataclasses import replace
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.loop_ir import Axis, Kernel, Load
+from kernelfarm.ir.panel_order import LANE_BYTES, PanelOrder
 from kernelfarm.ir.text import parse_kernel
 
 
@@ -394,3 +400,20 @@ reduce r0 in {summed}
   %13: {dtype} = convert %12
   store out0[{columns}*d0 + d1] = %13
 """)
+
+
+def stored(rows: int, columns: int, summed: int, width: int, dtype: str = "bf16") -> Kernel:
+    """x (rows, summed) by a weight that is in memory in panels of so many columns."""
+    order = PanelOrder(width, LANE_BYTES // DType(dtype).itemsize_bytes)
+    axes = (Axis("d1", as_expr(columns)), Axis("r0", as_expr(summed)))
+    position = order.index(*axes)
+    kernel = mixed(rows, columns, summed, dtype, dtype, has_columns=False)
+    weight = replace(kernel.params[1], size_elems=as_expr(math.prod(order.shape(columns, summed))))
+    body = [
+        replace(statement, index=position)
+        if isinstance(statement, Load) and statement.param == "in1"
+        else statement
+        for statement in kernel.body
+    ]
+    params = (kernel.params[0], weight, *kernel.params[2:])
+    return replace(kernel, params=params, body=tuple(body))

@@ -14,15 +14,22 @@ from __future__ import annotations
 from typing import Final
 
 from codegen_svc.emitters.llvm.panels import Symbols
-from codegen_svc.emitters.llvm.text import I8, I32, I64, PTR, Value, integer
+from codegen_svc.emitters.llvm.text import I8, I32, I64, PTR, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 
-_LINE_BYTES: Final = 64
+LINE_BYTES: Final = 64
 _TILE_COLUMNS: Final = 16
 """Columns of which the steps of one tile ask for a line in turn: a power of two."""
 _SECOND_LEVEL: Final = 2
+
+
+def write_fetch(fn: FunctionText, place: Value) -> None:
+    """Writes the fetch of the line at an address into the second-level cache."""
+    kinds = (Value("0", I32), Value(str(_SECOND_LEVEL), I32), Value("1", I32))
+    fn.module.declare("llvm.prefetch.p0", "void", (PTR, I32, I32, I32))
+    fn.emit(f"call void @llvm.prefetch.p0({place}, {', '.join(map(str, kinds))})")
 
 
 class NextPanel:
@@ -60,12 +67,8 @@ class NextPanel:
 
     def fetch(self, start: Value, tile: Value, step: Value, symbols: Symbols) -> None:
         """Writes the fetch of a step of a tile; `start` is where the next panel begins."""
-        fn = self._fn
         write = self._write_columns if self._factor.inner is ONE else self._write_rows
-        place = self._behind(start, write(tile, step, symbols))
-        kinds = (Value("0", I32), Value(str(_SECOND_LEVEL), I32), Value("1", I32))
-        fn.module.declare("llvm.prefetch.p0", "void", (PTR, I32, I32, I32))
-        fn.emit(f"call void @llvm.prefetch.p0({place}, {', '.join(map(str, kinds))})")
+        write_fetch(self._fn, self._behind(start, write(tile, step, symbols)))
 
     def _write_columns(self, tile: Value, step: Value, symbols: Symbols) -> Value:
         """The offset of a line in columns whose terms are adjacent; later tiles repeat the last."""
@@ -78,21 +81,21 @@ class NextPanel:
         return fn.op(
             "add",
             self._scaled(fn.op("add nuw nsw", first, within), self._factor.along, symbols),
-            fn.op("mul nuw nsw", line, integer(_LINE_BYTES, I64)),
+            fn.op("mul nuw nsw", line, integer(LINE_BYTES, I64)),
         )
 
     def _write_rows(self, tile: Value, step: Value, symbols: Symbols) -> Value:
         """The offset of a line in rows of columns, a row for each term; each tile has its lines."""
         fn, product = self._fn, self._product
         row_bytes = product.width * self._factor.dtype.itemsize_bytes
-        lines = max(row_bytes // _LINE_BYTES, 1)
+        lines = max(row_bytes // LINE_BYTES, 1)
         number = fn.intrinsic("smin", tile, integer(lines * product.lane_terms - 1, I64))
         below, line = (fn.op(name, number, integer(lines, I64)) for name in ("udiv", "urem"))
         first = fn.op("mul nuw nsw", step, integer(product.lane_terms, I64))
         return fn.op(
             "add",
             self._scaled(fn.op("add nuw nsw", first, below), self._factor.inner, symbols),
-            fn.op("mul nuw nsw", line, integer(_LINE_BYTES, I64)),
+            fn.op("mul nuw nsw", line, integer(LINE_BYTES, I64)),
         )
 
     def _scaled(self, count: Value, step: Expr, symbols: Symbols) -> Value:

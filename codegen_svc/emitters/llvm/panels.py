@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.text import FLOAT, I16, I32, I64, FunctionText, Value, integer
-from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
+from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct, is_multiple
 from codegen_svc.emitters.llvm.transposition import transposed
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.processor_products import Factor
 
 Symbols = Mapping[str, Value]
@@ -68,6 +68,14 @@ def load_pair(fn: FunctionText, first: Value, second: Value, lanes: int | None =
     return fn.op("or", low, fn.op("shl", high, Value(sixteen, wide)))
 
 
+def steps_of(fn: FunctionText, product: TiledProduct, count: Value) -> tuple[Value, Value]:
+    """The steps that `count` terms fill, and all steps: the last one may have a single term."""
+    if not product.is_paired:
+        return count, count
+    whole = fn.op("udiv", count, integer(2, I64), wish="steps")
+    return whole, fn.op("sub nuw nsw", count, whole, wish="steps.all")
+
+
 class Panel:
     """The memory of a panel, (slice_terms / lane_terms, width) lanes, row-major."""
 
@@ -80,6 +88,11 @@ class Panel:
             "panel", product.lane_type, product.slice_terms // product.lane_terms * product.width
         )
 
+    @property
+    def alignment(self) -> int:
+        """The alignment of its vectors in bytes."""
+        return self._product.vector_bytes
+
     def at(self, step: Value, column: Value) -> Value:
         """The address of a lane; a step is a term, or a pair of terms."""
         fn = self._fn
@@ -89,7 +102,7 @@ class Panel:
 
     def fill(self, first_column: Value, count: Value, symbols: Symbols) -> None:
         """Writes code that copies `count` terms; `symbols` has the first one."""
-        fn, (steps, all_) = self._fn, self.steps(count)
+        fn, (steps, all_) = self._fn, steps_of(self._fn, self._product, count)
         done = ZERO_I64
         if self._factor.inner is ONE:
             done = self._transpose(first_column, count, symbols)
@@ -100,20 +113,8 @@ class Panel:
             done = fn.select(is_whole, steps, ZERO_I64, wish="steps.whole")
             self._copy_rows(first_column, done, symbols)
         self._copy_elements(first_column, (done, steps), symbols)
-        if self.has_single:
+        if self._product.has_single:
             self._copy_single(first_column, (steps, all_), symbols)
-
-    def steps(self, count: Value) -> tuple[Value, Value]:
-        """The steps that `count` terms fill, and all steps: the last one may have a single term."""
-        if not self._product.is_paired:
-            return count, count
-        whole = self._fn.op("udiv", count, integer(2, I64), wish="steps")
-        return whole, self._fn.op("sub nuw nsw", count, whole, wish="steps.all")
-
-    @property
-    def has_single(self) -> bool:
-        """True if a pair may lack its second term."""
-        return self._product.is_paired and not is_multiple(self._product.terms.extent, 2)
 
     def _has_whole_squares(self) -> bool:
         product = self._product
@@ -241,8 +242,3 @@ class Panel:
             write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)
 
         write_loop(fn, "last", steps, step, is_inner=False)
-
-
-def is_multiple(extent: Expr, number: int) -> bool:
-    """True if an extent is known to be a multiple of a number."""
-    return extent.is_constant and extent.constant % number == 0

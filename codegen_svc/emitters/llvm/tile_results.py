@@ -98,7 +98,9 @@ class TileResults:
                 writer.store_all(own.schedule.final_stores, inner)
 
             bounds = (ZERO_I64, columns)
-            write_loop(fn, "lane", bounds, lane, is_inner=True, lanes=product.lanes)
+            # The vectors of a row together, operation by operation: an activation is a long chain
+            # of operations, each of which waits for the one before.
+            write_loop(fn, "lane", bounds, lane, is_inner=True, lanes=product.width)
 
         write_loop(fn, "row", (ZERO_I64, rows), row, is_inner=False)
 

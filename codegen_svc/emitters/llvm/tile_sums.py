@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from codegen_svc.emitters.llvm.element_types import memory_type
-from codegen_svc.emitters.llvm.panels import Panel, load_element, load_single, load_vector
+from codegen_svc.emitters.llvm.panels import (
+    Panel,
+    load_element,
+    load_single,
+    load_vector,
+    steps_of,
+)
+from codegen_svc.emitters.llvm.stored_panels import StoredPanel
 from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
@@ -27,7 +34,9 @@ _LoadLane = Callable[[Value, Value], Value]
 class TileSums:
     """Writes the sums of tiles by a panel."""
 
-    def __init__(self, context: UnitContext, product: TiledProduct, panel: Panel) -> None:
+    def __init__(
+        self, context: UnitContext, product: TiledProduct, panel: Panel | StoredPanel
+    ) -> None:
         self._fn = context.fn
         self._product = product
         self._panel = panel
@@ -71,9 +80,9 @@ class TileSums:
         """The bounds of each loop over steps, and how it loads a lane of a row."""
         if not self._product.is_paired:
             return [((ZERO_I64, count), self._load_term(inner, dtype))]
-        whole, all_ = self._panel.steps(count)
+        whole, all_ = steps_of(self._fn, self._product, count)
         loops: list[tuple[tuple[Value, Value], _LoadLane]] = [((ZERO_I64, whole), self._load_pair)]
-        if self._panel.has_single:
+        if self._product.has_single:
             loops.append(((whole, all_), self._load_single))
         return loops
 
@@ -83,7 +92,7 @@ class TileSums:
         fn, product = self._fn, self._product
         places = [self._panel.at(at, column) for column in self._columns()]
         rights = [
-            fn.load(product.panel_vector, place, product.vector_bytes, wish="right")
+            fn.load(product.panel_vector, place, self._panel.alignment, wish="right")
             for place in places
         ]
         for (start, load), row_slots in zip(rows, slots, strict=True):

@@ -2,7 +2,8 @@
 
     for each block of the units:
         for each slice of the terms:
-            panel = columns of the right factor, the elements of a term after each other
+            panel = columns of the right factor, the elements of a term after each other,
+                    copied unless memory has them so
             for each tile of the rows:
                 sums += products of the tile's rows by the panel, in registers
         results of the block from its sums, by a function (`tile_results.py`)
@@ -20,12 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.next_panels import NextPanel
-from codegen_svc.emitters.llvm.panels import (
-    Panel,
-    Symbols,
-    address_of,
-    is_multiple,
-)
+from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of
+from codegen_svc.emitters.llvm.stored_panels import StoredPanel
 from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
 from codegen_svc.emitters.llvm.tile_results import TileResults
 from codegen_svc.emitters.llvm.tile_sums import TileSums
@@ -35,6 +32,7 @@ from codegen_svc.emitters.llvm.tiles import (
     GROUP_AXIS,
     GROUP_ROWS,
     TiledProduct,
+    is_multiple,
 )
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.ir.algebra.expr import Expr, ceil_div
@@ -57,7 +55,8 @@ class TileWriter:
         self._context = context
         self._fn = context.fn
         self._product = product
-        self._panel = Panel(context, product)
+        self._panel: Panel | StoredPanel
+        self._panel = (StoredPanel if product.is_in_panels else Panel)(context, product)
         self._next = NextPanel(context, product)
         self._tile = TileSums(context, product, self._panel)
         rows = product.height if product.has_one_slice else product.block_rows
@@ -146,7 +145,10 @@ class TileWriter:
             inside = {**symbols, product.terms.name: first}
             self._panel.fill(columns[0], count, inside)
             is_first = fn.compare("icmp", "eq", at, ZERO_I64, wish="is_first")
-            ahead = self._next.start(columns[0], (at, slices), inside)
+            if isinstance(self._panel, StoredPanel):
+                ahead = self._panel.start(count)
+            else:
+                ahead = self._next.start(columns[0], (at, slices), inside)
             self._tiles(rows, columns, _Slice(count, is_first, ahead), inside)
 
         write_loop(fn, "slice", (ZERO_I64, slices), slice_, is_inner=False)
@@ -204,7 +206,9 @@ class TileWriter:
             starts.append(address_of(self._context, left, {**symbols, name: row}))
 
         def fetch(step: Value) -> None:
-            if self._next.is_fetched:
+            if isinstance(self._panel, StoredPanel):
+                self._panel.fetch(terms.ahead, tile, step)
+            elif self._next.is_fetched:
                 self._next.fetch(terms.ahead, tile, step, symbols)
 
         inner = self._index(left.inner, symbols)

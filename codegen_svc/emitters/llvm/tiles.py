@@ -28,16 +28,9 @@ from codegen_svc.emitters.llvm.text import FLOAT, I32
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis, Kernel
+from kernelfarm.ir.panel_order import LANE_BYTES, PanelOrder, tile_sums, tile_vectors
 from kernelfarm.ir.processor_products import ProcessorProduct, find_processor_product
 
-_SUMS: Final = {256: 12}
-_MOST_SUMS: Final = 24
-"""Vectors of sums of a tile, by the bits of a vector: AVX2 has 16 registers, others have 32."""
-_MOST_VECTORS: Final = 4
-_LEAST_ROWS: Final = 6
-_RATES: Final = {1: 0.88, 2: 0.95, 3: 0.93, 4: 1.0}
-"""Multiply-adds in a second by vectors of a row, as a share of those of the widest tiles. Measured
-on an AMD EPYC with AVX-512, f32, one thread, 49 to 3,136 rows, 16 to 1,024 columns."""
 _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
 """Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in
@@ -46,7 +39,7 @@ GROUP_ROWS: Final = 48
 """Rows of a unit: to pack a panel for so few costs about a tenth of their time."""
 BLOCK_GROUPS: Final = 8
 """The most groups of a block. Their sums are on the stack (AVX-512: 96 KiB)."""
-ELEMENT_BYTES: Final = 4
+ELEMENT_BYTES: Final = LANE_BYTES
 COLUMN_AXIS, GROUP_AXIS = "tile.column", "row.group"
 """Axes of units. They are no identifiers, so no axis of a kernel has them."""
 _LEAST_BITS: Final = 128
@@ -90,6 +83,16 @@ class TiledProduct:
     def is_paired(self) -> bool:
         """True if a lane of a panel has two terms."""
         return self.lane_terms == 2
+
+    @property
+    def has_single(self) -> bool:
+        """True if the last pair of terms may lack its second one."""
+        return self.is_paired and not is_multiple(self.terms.extent, 2)
+
+    @property
+    def is_in_panels(self) -> bool:
+        """True if the right factor is in panels in memory, so no kernel copies it."""
+        return self.product.right.order is not None
 
     @property
     def lane_type(self) -> str:
@@ -147,17 +150,19 @@ def tiled_product(
     if found is None or vector_bits < _LEAST_BITS:
         return None
     lanes = vector_bits // (8 * ELEMENT_BYTES)
-    sums = _SUMS.get(vector_bits, _MOST_SUMS)
-    vectors = _vectors(found.columns.extent, lanes, min(_MOST_VECTORS, sums // _LEAST_ROWS))
+    vectors = tile_vectors(found.columns.extent, vector_bits)
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
     lane_terms = 2 if has_bf16_dots and _has_pairs(found) else 1
+    order = found.right.order
+    if order is not None and order != PanelOrder(lanes * vectors, lane_terms):
+        return None
     return TiledProduct(
         found,
         lanes=lanes,
         vectors=vectors,
-        height=sums // vectors,
+        height=tile_sums(vector_bits) // vectors,
         slice_terms=_SLICE.get(vector_bits, _MOST_SLICE) * lane_terms,
         lane_terms=lane_terms,
     )
@@ -169,13 +174,6 @@ def _has_pairs(product: ProcessorProduct) -> bool:
     return left.dtype is right.dtype is DType.BF16 and left.inner is ONE
 
 
-def _vectors(columns: Expr, lanes: int, most: int) -> int:
-    """The vectors of a row of a tile that take the least time, also for columns past the end."""
-    if not columns.is_constant:
-        return most
-    whole = ceil_div(columns, lanes).constant
-
-    def time(vectors: int) -> float:
-        return -(-whole // vectors) * vectors / _RATES[vectors]
-
-    return min(range(most, 0, -1), key=time)
+def is_multiple(extent: Expr, number: int) -> bool:
+    """True if an extent is known to be a multiple of a number."""
+    return extent.is_constant and extent.constant % number == 0

@@ -10,14 +10,17 @@ from kernelfarm.client.freezing.constants import FrozenConstants
 from kernelfarm.client.freezing.frozen_graph import freeze_graph
 from kernelfarm.client.freezing.spread_layouts import NotFrozenError
 from kernelfarm.errors import CallerError
+from kernelfarm.ir.product_choice import ProductChoice
 
 _FROZEN = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
-def freeze_exported(exported: ExportedModel) -> tuple[CapturedGraph, FrozenConstants | None]:
+def freeze_exported(
+    exported: ExportedModel, products: ProductChoice = ProductChoice.AUTO
+) -> tuple[CapturedGraph, FrozenConstants | None]:
     """The captured graph of a frozen model, and its constants, which calls pass behind the rest.
 
-    A buffer that the model writes is not frozen.
+    A buffer that the model writes is not frozen. `products` are computed as the request says.
 
     Raises:
         CallerError: the model cannot be frozen.
@@ -30,7 +33,7 @@ def freeze_exported(exported: ExportedModel) -> tuple[CapturedGraph, FrozenConst
         if spec.kind in _FROZEN and position not in written
     ]
     try:
-        frozen = freeze_graph(program.graph_module, parameters)
+        frozen = freeze_graph(program.graph_module, parameters, products=products)
     except NotFrozenError as reason:
         raise CallerError(f"freezing: {reason}") from reason
     if frozen is None:

@@ -7,7 +7,7 @@ results of the first part.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -21,7 +21,8 @@ from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_lay
 from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
-from kernelfarm.targets import target_facts
+from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.targets import FrozenProductFacts, target_facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +39,16 @@ class FrozenGraph:
 
 
 def freeze_graph(
-    traced: TracedModule, parameters: Sequence[int], target: str = ""
+    traced: TracedModule,
+    parameters: Sequence[int],
+    target: str = "",
+    products: ProductChoice = ProductChoice.AUTO,
 ) -> FrozenGraph | None:
     """The graph, divided; None if nothing can be computed once. `traced` is not changed.
 
     `parameters` are the positions of the arguments that do not change. Without oneDNN, weights are
-    not packed. `target` is that of the processor that computes, by default this machine's.
+    not packed. `target` is that of the processor that computes, by default this machine's. If the
+    library is to compute all `products`, their weights are packed for it.
 
     Raises:
         NotFrozenError: an operator needs a layout that it would not get.
@@ -63,6 +68,8 @@ def freeze_graph(
     operators = packed_operators()
     if operators is not None:
         facts = target_facts(target or host_cpu_target())
+        if products is ProductChoice.LIBRARY:
+            facts = replace(facts, frozen_products=FrozenProductFacts())
         spread_layouts(values, pack_weights(values, operators, facts))
     return _divided(values, arguments, _constants(traced, graph))
 

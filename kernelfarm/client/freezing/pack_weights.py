@@ -3,7 +3,8 @@
 oneDNN orders a packed weight for its kernels once; with a plain weight it does so in each call. Its
 operators also apply an activation, and a convolution adds another image, before they store a
 result. Packed convolutions take and give images channels last. What kernels of a target compute
-faster keeps a plain weight; products of one row have one whose rows are contiguous.
+faster keeps a plain weight; products of one row have one whose rows are contiguous, products in
+tiles one in panels.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.graph import PACKED
+from kernelfarm.client.freezing.order_weights import order_panels, turn_weight
 from kernelfarm.client.freezing.values import (
     VIEWS_OF_AXES,
     FrozenValues,
@@ -94,9 +96,11 @@ def pack_weights(
             other = None if other in plain else other
             made, before = _pack_convolution(values, operators, node, (convolution, other))
         elif product is not None and _is_of_one_row(product, target.frozen_products):
-            _turn_weight(values, node, product)
+            if not product.is_turned:
+                turn_weight(values, node, product.weight)
             continue
         elif product is not None and _is_in_tiles(product, target.frozen_products):
+            order_panels(values, node, product.weight, target, is_turned=product.is_turned)
             continue
         elif product is not None:
             made, before = _pack_product(values, operators, node, product)
@@ -126,11 +130,6 @@ def packed_matrix(
     Shapes: weight: (inner, columns), or (columns, inner) if it is turned.
     """
     return pack((weight if is_turned else weight.t()).contiguous(), rows)
-
-
-def turned_matrix(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix with its axes exchanged, row-major."""
-    return weight.t().contiguous()
 
 
 def _convolution(
@@ -223,24 +222,6 @@ def _row_count(found: _Product) -> int | None:
     """The number of rows; None if it varies, for a test would add a guard."""
     extents = value_of(found.rows).shape[:-1]
     return math.prod(extents) if all(isinstance(extent, int) for extent in extents) else None
-
-
-def _turn_weight(values: FrozenValues, node: fx.Node, found: _Product) -> None:
-    """Gives a product a weight (inner, columns) whose inner axis is contiguous in memory.
-
-    A weight that something else uses, too, stays as it is, as two copies would be in memory.
-    """
-    weight = value_of(found.weight)
-    if found.is_turned or weight.stride(0) == 1 or len(found.weight.users) > 1:
-        return
-    shape = tuple(reversed(weight.shape))
-    with values.graph.inserting_before(node):
-        turned = values.call(turned_matrix, (found.weight,), values.empty(shape, weight.dtype))
-        view = values.graph.call_function(_aten.t.default, (turned,))
-    with values.mode:
-        view.meta["val"] = value_of(turned).t()
-    values.nodes.add(view)
-    node.replace_input_with(found.weight, view)
 
 
 def _product_arguments(node: fx.Node) -> _Product | None:

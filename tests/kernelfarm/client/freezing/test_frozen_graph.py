@@ -11,9 +11,10 @@ from torch import nn
 from torch.nn import functional
 
 from kernelfarm.client.freezing.fold_norms import scaled_weight
-from kernelfarm.client.freezing.pack_weights import turned_matrix
+from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_matrix
 from kernelfarm.client.freezing.values import LARGE_BYTES
 from kernelfarm.ir.graph_ir import Constant
+from kernelfarm.ir.product_choice import ProductChoice
 from tests.support.frozen_calls import FrozenCalls
 
 CONVOLUTION = "mkldnn._convolution_pointwise.default"
@@ -194,7 +195,7 @@ def test_a_weight_with_another_use_is_not_copied() -> None:
         (16, 255, 64, [LINEAR, LINEAR]),  # less than 32 KiB
     ],
 )
-def test_products_in_tiles_keep_plain_weights(
+def test_products_in_tiles_read_panels(
     rows: int, inner: int, columns: int, products: list[str]
 ) -> None:
     """As many rows and columns of bf16, and weights as large, as kernels compute in tiles."""
@@ -204,6 +205,41 @@ def test_products_in_tiles_keep_plain_weights(
     for ours, eager in zip(calls(x), (first(x), narrow(x)), strict=True):
         torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
     assert [t for t in calls.targets if "mm" in t or "linear" in t] == products
+    fold = calls.frozen[-1].fold.graph
+    made = fold.find_nodes(op="call_function", target=panels_of_matrix)
+    assert len(made) == products.count("aten.addmm.default")
+
+
+@pytest.mark.parametrize(("inner", "columns"), [(256, 128), (255, 130), (768, 96)])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_view_of_panels_is_the_weight(inner: int, columns: int, is_turned: bool) -> None:
+    layer = nn.Linear(inner, columns).bfloat16()
+    matrix = nn.Parameter(layer.weight.detach().t().contiguous())
+    function = layer if is_turned else lambda x: torch.addmm(layer.bias, x, matrix)
+    calls, x = FrozenCalls(function, DOTS), torch.randn(16, inner).bfloat16()
+    torch.testing.assert_close(calls(x), function(x), atol=0.02, rtol=0.02)
+    assert "aten.permute.default" in calls.targets
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_weight_of_several_products_in_tiles_has_no_copies(count: int) -> None:
+    table = nn.Embedding(128, 256).bfloat16()
+
+    def function(tokens: torch.Tensor) -> torch.Tensor:
+        x = table(tokens)
+        found = [functional.linear(x + number, table.weight) for number in range(count)]
+        return torch.cat(found)
+
+    calls, tokens = FrozenCalls(function, DOTS), torch.arange(16)
+    torch.testing.assert_close(calls(tokens), function(tokens), atol=0.1, rtol=0.02)
+    assert (calls.frozen == [None]) is (count > 1)
+
+
+def test_weights_are_packed_if_the_library_computes_all_products() -> None:
+    layer, x = nn.Linear(256, 64).bfloat16(), torch.randn(16, 256).bfloat16()
+    calls = FrozenCalls(layer, DOTS, ProductChoice.LIBRARY)
+    torch.testing.assert_close(calls(x), layer(x), atol=0.02, rtol=0.02)
+    assert calls.targets == [LINEAR]
 
 
 def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
