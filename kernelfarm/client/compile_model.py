@@ -166,7 +166,7 @@ def compile_exported(
         others = [name for name in target_names if not name.startswith("cpu:")]
         if others:
             raise CallerError(f"freezing: target {others[0]}; expected processors (cpu:...)")
-        captured, constants = freeze_exported(exported, options.products)
+        captured, constants = freeze_exported(exported, target_names, options.products)
         exported = replace(exported, captured=captured)
     programs = client.compile(
         exported.captured.graph, target_names, options=options, on_progress=on_progress

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch.export.graph_signature import InputKind
 
 from kernelfarm.client.capture.captured import CapturedGraph
@@ -16,11 +18,15 @@ _FROZEN = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 
 
 def freeze_exported(
-    exported: ExportedModel, products: ProductChoice = ProductChoice.AUTO
+    exported: ExportedModel,
+    targets: Sequence[str],
+    products: ProductChoice = ProductChoice.AUTO,
 ) -> tuple[CapturedGraph, FrozenConstants | None]:
     """The captured graph of a frozen model, and its constants, which calls pass behind the rest.
 
-    A buffer that the model writes is not frozen. `products` are computed as the request says.
+    A buffer that the model writes is not frozen. `products` are computed as the request says. The
+    constants serve all `targets`: if these are several, weights are packed for the framework's
+    library, because kernels of each target read them in an order of their own.
 
     Raises:
         CallerError: the model cannot be frozen.
@@ -32,8 +38,10 @@ def freeze_exported(
         for position, spec in enumerate(program.graph_signature.input_specs)
         if spec.kind in _FROZEN and position not in written
     ]
+    target = targets[0] if len(set(targets)) == 1 else ""
+    products = products if target else ProductChoice.LIBRARY
     try:
-        frozen = freeze_graph(program.graph_module, parameters, products=products)
+        frozen = freeze_graph(program.graph_module, parameters, target, products)
     except NotFrozenError as reason:
         raise CallerError(f"freezing: {reason}") from reason
     if frozen is None:

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from kernelfarm.client.capture.exported import export_model
+from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.freezing.fold_norms import scaled_weight
 from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_matrix
 from kernelfarm.client.freezing.values import LARGE_BYTES
@@ -301,3 +303,21 @@ def test_equal_models_with_other_weights_are_one_graph() -> None:
     assert graphs[0] == graphs[1]
     kinds = [source.kind for source in graphs[0].inputs]
     assert not any(isinstance(kind, Constant) for kind in kinds)  # no value leaves the process
+
+
+@pytest.mark.parametrize(
+    ("targets", "is_packed"),
+    [
+        (["cpu:x86-64-v4-bf16-amd"], False),
+        (["cpu:x86-64-v4-bf16-amd", "cpu:aarch64"], True),
+    ],
+)
+def test_weights_of_an_exported_model_for_several_targets_are_packed_for_the_library(
+    targets: list[str], is_packed: bool
+) -> None:
+    model = nn.Linear(768, 3072, dtype=torch.bfloat16).eval()
+    exported = export_model(model, (torch.randn(128, 768, dtype=torch.bfloat16),))
+    captured, constants = freeze_exported(exported, targets)
+    assert constants is not None
+    operators = [node.op for node in captured.graph.nodes]
+    assert any("linear_pointwise" in name for name in operators) == is_packed, operators
