@@ -13,13 +13,10 @@ from typing import Final
 from codegen_svc.emitters.llvm.accumulate import (
     accumulator_dtype,
     combine,
-    finished,
     identity,
-    is_float_extremum,
     start_value,
 )
-from codegen_svc.emitters.llvm.element_types import convert, memory_type
-from codegen_svc.emitters.llvm.guided import PartialResult
+from codegen_svc.emitters.llvm.element_types import convert
 from codegen_svc.emitters.llvm.lane_array import LaneArray
 from codegen_svc.emitters.llvm.lane_ranges import (
     LaneRange,
@@ -27,19 +24,18 @@ from codegen_svc.emitters.llvm.lane_ranges import (
     row_ranges,
     usual_conditions,
 )
-from codegen_svc.emitters.llvm.scan import ScanState, scan_step, scan_value
+from codegen_svc.emitters.llvm.running_lanes import RunningReductions, RunningScans, lane_array
+from codegen_svc.emitters.llvm.scan import ScanState
 from codegen_svc.emitters.llvm.schedule import (
     SUM_OF_LANES_BLOCK,
-    WIDE_SUM_EXTENT,
     Accumulator,
     Phase,
     value_dtype,
 )
-from codegen_svc.emitters.llvm.text import DOUBLE, I1, I64, Value, floating, integer
+from codegen_svc.emitters.llvm.text import I1, I64, Value, integer
 from codegen_svc.emitters.llvm.turned_tiles import LANE, ROW, TurnedTile
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
-from codegen_svc.emitters.llvm.values import Scope, from_memory, to_memory
-from kernelfarm.dtypes import DType
+from codegen_svc.emitters.llvm.values import Scope
 from kernelfarm.ir.loop_ir import Axis, Load
 
 LaneBody = Callable[[Scope], None]
@@ -59,20 +55,16 @@ class LaneWriter:
         self._fn = context.fn
         self._lane = lane
         self._accumulators = context.accumulators()
-        self._by_key = {a.key: a for p in context.schedule.phases for a in p.accumulators}
-        self._guided = [a for a in self._by_key.values() if a.is_guided]
-        self._arrays: dict[str, Value] = {}
-        # Accumulators of the present block of a long sum, while its points are added.
-        self._partial: dict[str, Value] = {}
+        self._running = RunningReductions(context)
+        self._scans = RunningScans(context)
         self._first = self._width = ZERO_I64
         kernel = context.kernel
         self._ranges = lane_ranges(kernel, lane)
         self._usual = usual_conditions(kernel, lane, len(self._ranges))
         self._rows = None if self._usual else row_ranges(kernel, lane, len(self._ranges))
         self._can_repeat = context.can_repeat_stores
-        self._scans: dict[int, tuple[ScanState, tuple[Value, ...]]] = {}
         self._writer = context.value_writer(
-            self._read_reduction, self._step_scan, lambda n, value, scope: None
+            self._read_reduction, self._scans.step, lambda n, value, scope: None
         )
         tiles = {n: TurnedTile(context, n) for n in context.schedule.turned}
         self._loaded = {n: t for n, t in tiles.items() if isinstance(kernel.body[n], Load)}
@@ -246,14 +238,9 @@ class LaneWriter:
 
     def _write_phase(self, phase: Phase, scope: Scope) -> None:
         size = self._context.schedule.lane_block
-        for a in phase.accumulators:
-            kind = memory_type(self._running(a))
-            self._arrays[a.key] = self._fn.alloca(a.key, kind, max(size, 2))
+        self._running.allocate(phase.accumulators, size)
         scans = self._context.scans(phase, frozenset())
-        for state in scans:
-            wish = f"{state.scan.op}{state.number}.kept"
-            kept = (self._fn.alloca(wish, memory_type(k), max(size, 2)) for k in state.kept)
-            self._scans[state.number] = (state, tuple(kept))
+        self._scans.allocate(scans, size)
         if phase.accumulators or scans:
             self._over_lanes(scope, lambda inner: self._start(phase, scans, inner))
         self._nest(phase, 0, scope)
@@ -318,11 +305,10 @@ class LaneWriter:
         """The sums that are kept in f64, and take the axis in blocks of f32 sums."""
         if axis.extent.is_constant and axis.extent.constant <= SUM_OF_LANES_BLOCK:
             return []
-        guides = {a.guide for a in self._guided}
         return [
             a
             for a in phase.plain
-            if a.key not in guides and self._running(a) is not accumulator_dtype(a)
+            if not self._running.is_guide(a) and self._running.dtype(a) is not accumulator_dtype(a)
         ]
 
     def _over_blocks(
@@ -331,34 +317,33 @@ class LaneWriter:
         """Adds the points of a long axis in blocks: in f32 within a block, in f64 the blocks."""
         fn, axis = self._fn, self._context.schedule.reduction[-1]
         size = integer(SUM_OF_LANES_BLOCK, I64)
-        lanes = max(self._context.schedule.lane_block, 2)
+        lanes, running = self._context.schedule.lane_block, self._running
         arrays = {
-            a.key: fn.alloca(f"{a.key}.block", memory_type(accumulator_dtype(a)), lanes)
-            for a in sums
+            a.key: lane_array(fn, f"{a.key}.block", accumulator_dtype(a), lanes) for a in sums
         }
 
         def begin(inner: Scope) -> None:
             for a in sums:
-                self._write_lane(a, identity(a.op, self._running(a)), inner)
+                running.write(a, identity(a.op, running.dtype(a)), inner)
 
         def end(inner: Scope) -> None:
             for a in sums:
-                self._partial = arrays
-                narrow, dtype = self._read_lane(a, inner), self._running(a)
-                self._partial = {}
-                running = self._running(a)
-                wide = convert(fn, narrow, dtype, running)
-                total = combine(fn, a.op, running, self._read_lane(a, inner), wide)
-                self._write_lane(a, total, inner)
+                running.partial = arrays
+                narrow, narrow_dtype = running.read(a, inner), running.dtype(a)
+                running.partial = {}
+                dtype = running.dtype(a)
+                wide = convert(fn, narrow, narrow_dtype, dtype)
+                total = combine(fn, a.op, dtype, running.read(a, inner), wide)
+                running.write(a, total, inner)
 
         def block(number: Value) -> None:
             first = fn.op("mul nsw", number, size, wish=f"{axis.name}.first")
             left = fn.op("sub nsw", extent, first, wish=f"{axis.name}.left")
             width = fn.intrinsic("smin", left, size, wish=f"{axis.name}.width")
-            self._partial = arrays
+            running.partial = arrays
             self._over_lanes(scope, begin)
             self._over_points(phase, first, width, scope)
-            self._partial = {}
+            running.partial = {}
             self._over_lanes(scope, end)
 
         above = fn.op("add nsw", extent, integer(SUM_OF_LANES_BLOCK - 1, I64), wish="above")
@@ -367,111 +352,34 @@ class LaneWriter:
 
     def _start(self, phase: Phase, scans: tuple[ScanState, ...], scope: Scope) -> None:
         for state in scans:
-            self._keep_scan(state.number, state.starts(), scope)
+            self._scans.start(state, scope)
         for a in phase.accumulators:
-            start = start_value(a)
-            running = self._running(a)
-            if running is not accumulator_dtype(a):
-                start = identity(a.op, running)
-            self._write_lane(a, start, scope)
+            start, dtype = start_value(a), self._running.dtype(a)
+            if dtype is not accumulator_dtype(a):
+                start = identity(a.op, dtype)
+            self._running.write(a, start, scope)
 
     def _step(self, phase: Phase, scope: Scope) -> None:
         for a in phase.guided:  # before their guides change
             self._step_guided(a, scope)
         for a in phase.plain:
-            value = self._context.contribution(
-                self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
-            )
-            running = self._running(a)
-            value = convert(self._fn, value, accumulator_dtype(a), running)
-            known = self._read_lane(a, scope)
-            self._write_lane(a, combine(self._fn, a.op, running, known, value), scope)
+            dtype = self._running.dtype(a)
+            value = convert(self._fn, self._contribution(a, scope), accumulator_dtype(a), dtype)
+            known = self._running.read(a, scope)
+            self._running.write(a, combine(self._fn, a.op, dtype, known, value), scope)
         self._writer.store_all(phase.stores, scope)
 
     def _step_guided(self, a: Accumulator, scope: Scope) -> None:
-        context = self._context
-        text = context.guided_text(a, a.dtype, self._running(a))
-        value = context.contribution(
-            self._writer, a, scope, lambda key: self._finished(self._by_key[key], scope)
+        dtype = self._running.dtype(a)
+        text = self._context.guided_text(a, a.dtype, dtype)
+        value = self._contribution(a, scope)
+        joined = text.joined(self._running.part(a, scope), text.lone(value))
+        self._running.write(a, convert(self._fn, joined.total, text.kept[1], dtype), scope)
+
+    def _contribution(self, a: Accumulator, scope: Scope) -> Value:
+        return self._context.contribution(
+            self._writer, a, scope, lambda key: self._running.finished_by_key(key, scope)
         )
-        joined = text.joined(self._part(a, scope), text.lone(value))
-        self._write_lane(a, convert(self._fn, joined.total, text.kept[1], self._running(a)), scope)
-
-    def _part(self, a: Accumulator, scope: Scope) -> PartialResult:
-        """The points of a lane so far."""
-        fn, context = self._fn, self._context
-        text = context.guided_text(a, a.dtype, self._running(a))
-        count = fn.cast("sitofp", context.index.write(context.points_before, scope.symbols), DOUBLE)
-        guide = self._by_key[a.guide]
-        value, running = self._read_lane(guide, scope), self._running(guide)
-        if is_float_extremum(guide):
-            value = finished(fn, value, guide, running)
-        else:
-            value = text.mean(count, convert(fn, value, running, DType.F64))
-        return PartialResult(count, value, self._read_lane(a, scope))
-
-    def _step_scan(self, number: int, scope: Scope) -> Value:
-        fn = self._fn
-        state, _ = self._scans[number]
-        known = tuple(
-            fn.load(memory_type(dtype), address, dtype.itemsize_bytes)
-            for dtype, address in self._kept_at(number, scope)
-        )
-        flat = self._context.index.write(self._context.flat_index, scope.symbols)
-        point = (known, scope.values[state.scan.operand], flat)
-        after = scan_step(fn, self._context.library, state, point)
-        self._keep_scan(number, after, scope)
-        return scan_value(fn, state, after)
-
-    def _keep_scan(self, number: int, values: tuple[Value, ...], scope: Scope) -> None:
-        for (dtype, address), value in zip(self._kept_at(number, scope), values, strict=True):
-            self._fn.store(value, address, dtype.itemsize_bytes)
-
-    def _kept_at(self, number: int, scope: Scope) -> list[tuple[DType, Value]]:
-        """Type and address of each value that a scan keeps for one lane."""
-        state, arrays = self._scans[number]
-        lane = scope.symbols[LANE]
-        return [
-            (dtype, self._fn.element(memory_type(dtype), array, lane))
-            for dtype, array in zip(state.kept, arrays, strict=True)
-        ]
-
-    def _running(self, a: Accumulator) -> DType:
-        """The type of an accumulator; long sums need f64, because sums of lanes are sequential."""
-        running = accumulator_dtype(a)
-        if a.key in self._partial:
-            return running
-        extent = self._context.reduction_extent
-        is_long = not extent.is_constant or extent.constant > WIDE_SUM_EXTENT
-        is_rounded = a.op in ("sum", "prod") and running is DType.F32
-        is_guided = a.is_guided or any(b.guide == a.key and a.op == "sum" for b in self._guided)
-        return DType.F64 if is_guided or (is_rounded and is_long) else running
-
-    def _element(self, a: Accumulator, scope: Scope) -> Value:
-        self._fn.topic = f"{a.key}_at"
-        kind = memory_type(self._running(a))
-        array = self._partial.get(a.key, self._arrays[a.key])
-        return self._fn.element(kind, array, scope.symbols[LANE])
-
-    def _read_lane(self, a: Accumulator, scope: Scope) -> Value:
-        running = self._running(a)
-        element = self._element(a, scope)
-        raw = self._fn.load(memory_type(running), element, running.itemsize_bytes)
-        return from_memory(self._fn, raw, running)
-
-    def _write_lane(self, a: Accumulator, value: Value, scope: Scope) -> None:
-        running = self._running(a)
-        element = self._element(a, scope)
-        self._fn.store(to_memory(self._fn, value, running), element, running.itemsize_bytes)
 
     def _read_reduction(self, number: int, scope: Scope) -> Value:
-        return self._finished(self._accumulators[number], scope)
-
-    def _finished(self, a: Accumulator, scope: Scope) -> Value:
-        running = self._running(a)
-        value = self._read_lane(a, scope)
-        if a.op == "softmax_sum":
-            top = self._finished(self._by_key[a.guide], scope)
-            partial = PartialResult(floating(0.0, DOUBLE), top, value)
-            return self._context.guided_text(a, a.dtype, running).finished(partial)
-        return finished(self._fn, value, a, running)
+        return self._running.finished(self._accumulators[number], scope)

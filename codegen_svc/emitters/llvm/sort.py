@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
-from codegen_svc.emitters.llvm.schedule import SCRATCH_BYTES, value_dtype
+from codegen_svc.emitters.llvm.lane_axis import SCRATCH_BYTES
+from codegen_svc.emitters.llvm.schedule import value_dtype
 from codegen_svc.emitters.llvm.text import (
     DOUBLE,
     I1,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from codegen_svc.emitters.llvm.element_types import memory_type
-from codegen_svc.emitters.llvm.schedule import TILE_LANES
+from codegen_svc.emitters.llvm.lane_axis import TILE_LANES
 from codegen_svc.emitters.llvm.text import I64, Value, integer
 from codegen_svc.emitters.llvm.transposition import transposed
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop

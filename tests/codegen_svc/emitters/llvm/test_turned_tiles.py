@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from codegen_svc.emitters.llvm.schedule import MIN_TURNED, schedule
+from codegen_svc.emitters.llvm.lane_axis import MIN_TURNED
+from codegen_svc.emitters.llvm.schedule import schedule
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
