@@ -22,13 +22,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import product
 
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.cube_epilogue import (
     VectorValue,
     itemsize_bytes,
     vector_bytes,
     vector_values,
 )
-from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel, Load, Store

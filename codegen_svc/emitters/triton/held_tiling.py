@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
 from codegen_svc.emitters.triton.phases import plan_phases
 from codegen_svc.emitters.triton.two_passes import in_two_passes
@@ -77,18 +78,14 @@ def _blocks_and_threads(
         blocks = gpu.cluster_blocks
     if reads_only_rows and gpu.cluster_blocks > 1:
         if row_bytes > (gpu.held_row_bytes if stores else _two_rows_bytes(gpu)):
-            needed = _power_of_2(ceil(row_bytes / _CLUSTER_BLOCK_BYTES))
+            needed = next_power_of_2(ceil(row_bytes / _CLUSTER_BLOCK_BYTES))
             blocks, per_thread = min(needed, gpu.cluster_blocks), _MOST_BYTES_PER_THREAD
         elif not stores:
             per_thread = _MOST_BYTES_PER_THREAD
-    threads = _power_of_2(ceil(row_bytes / blocks / per_thread))
+    threads = next_power_of_2(ceil(row_bytes / blocks / per_thread))
     return blocks, max(_MIN_THREADS, min(threads, gpu.max_threads_per_block))
 
 
 def _two_rows_bytes(gpu: GpuFacts) -> int:
     """The bytes of a row of which a multiprocessor's registers hold two, and what they need."""
     return (gpu.registers_per_multiprocessor or 0) * 4 * 7 // 16
-
-
-def _power_of_2(value: int) -> int:
-    return 1 << max(0, value - 1).bit_length()

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
     is_reduction,
     longest_sorted,
-    next_power_of_2,
     sorts_rows,
     static_numel,
 )

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2, static_numel
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
+from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts, TargetFacts

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from codegen_svc.emitters.triton.accumulators import accumulators
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
 from codegen_svc.emitters.triton.tensor_maps import tensor_maps
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
-    next_power_of_2,
     program_count,
     static_numel,
 )

@@ -130,7 +130,7 @@ def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> 
     operand, past = block.names[statement.operand], block.past[statement.operand]
     root = _squared(block, statement.operand) if op == "sum" and block.r_mask else None
     if root is not None and past is None:
-        # The sum of two numbers and the product of one pair, in one instruction.
+        # Selected before it is squared, so that a square and its addition are one instruction.
         operand, past = f"kf_square(tl.where({block.r_mask}, {block.names[root]}, 0.0))", ZERO
     spans_x = statement.operand in block.across_x or block.tiling.xsub == 1
     spans_r = statement.operand in block.varying or block.tiling.rblock == 1 or bool(block.r_mask)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from codegen_svc.emitters.triton import byte_rows
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.byte_rows import points_of_step
 from codegen_svc.emitters.triton.held_tiling import held_shape
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
@@ -109,11 +110,6 @@ def static_numel(axes: tuple[Axis, ...]) -> int | None:
     """The number of points of a nest if it is static, else None."""
     points = numel(axes)
     return points.as_int() if points.is_constant else None
-
-
-def next_power_of_2(value: int) -> int:
-    """The smallest power of two that is at least `value` and 1."""
-    return 1 << max(0, value - 1).bit_length()
 
 
 def gpu_tiling(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from codegen_svc.emitters.triton.tiling import Tiling, next_power_of_2
+from codegen_svc.emitters.triton.block_sizes import next_power_of_2
+from codegen_svc.emitters.triton.tiling import Tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.prims import BOOL_RESULTS, SCALAR_OPS
