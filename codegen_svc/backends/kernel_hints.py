@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from codegen_svc.backends.triton_options import given_options, pingpong_problem
-from codegen_svc.emitters.triton.tiling import Tiling
+from codegen_svc.emitters.triton.tiling import Tiling, holds_rows
 from kernelfarm.ir.hints import FLAT_GROUP, PIPELINE_HINTS, KernelHint
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.targets import GpuFacts
@@ -80,4 +80,4 @@ def _stages(hint: KernelHint) -> int:
 
 
 def _has_loop(tiling: Tiling, kernel: Kernel) -> bool:
-    return bool(kernel.reduction) and not (tiling.is_persistent or tiling.is_tile)
+    return bool(kernel.reduction) and not (holds_rows(tiling) or tiling.is_tile)

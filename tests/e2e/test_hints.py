@@ -27,7 +27,7 @@ class _Model(torch.nn.Module):
 
 
 def _compiled(farm: Farm, hints: str) -> CompiledModel:
-    x = torch.ones(256, 65536)  # rows too long to be held, and enough that none is divided
+    x = torch.ones(256, 196608)  # rows too long to be held, and enough that none is divided
     return kernelfarm.compile(_Model(hints), (x,), targets=list(_TARGETS), endpoint=farm.endpoint)
 
 

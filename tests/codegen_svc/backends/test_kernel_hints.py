@@ -17,6 +17,7 @@ from kernelfarm.ir.hints import read_hints
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import target_facts
+from tests.support.loop_kernels import emitter_shapes
 from tests.support.product_kernels import linear
 
 _LONG = 32768
@@ -68,6 +69,18 @@ def test_a_row_that_is_held_whole_has_no_pipeline_and_a_note_says_so() -> None:
     assert _stage(hinted, "ptx") == _stage(plain, "ptx")
     assert hinted.notes == (
         "hint async: ignored: a program holds its rows whole, so it has no loop",
+    )
+
+
+@pytest.mark.parametrize("width", [32768, 131072])
+def test_a_row_that_is_held_in_pieces_has_no_pipeline_either(width: int) -> None:
+    kernel = emitter_shapes.softmax(64, width)
+    hinted = _built(replace(kernel, hints=tuple(read_hints("async=3"))), "cuda:sm_90a")
+
+    assert dict(hinted.launch.extras)["form"] == "held"
+    assert "cp.async" not in _stage(hinted, "ptx")
+    assert hinted.notes == (
+        "hint async=3: ignored: a program holds its rows whole, so it has no loop",
     )
 
 
