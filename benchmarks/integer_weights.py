@@ -1,15 +1,18 @@
-"""Products of few rows by weights of 8 or 4 bits on a GPU: kernels beside libraries.
+"""Products of few rows by weights of 8 or 4 bits: kernels beside libraries.
 
 A model computes such a weight from integers and scales. `own`: kernels that multiply compute it,
 too. `library`: a kernel stores it, and the framework's library multiplies. `dense`: the library
-multiplies by a weight that was stored as bf16 before. Also eager and Inductor. Each arm is a
-replay of a CUDA graph in which copies of the weights take turns, so that they come from memory.
+multiplies by a weight that was stored as bf16 before. Also eager and Inductor. In each arm, copies
+of the weights take turns, so that they come from memory; on a GPU, an arm is a replay of a CUDA
+graph.
 
-Usage: python -m benchmarks.integer_weights build FOLDER [--target T] [--rows M ...]
+Usage: python -m benchmarks.integer_weights cpu [--threads N] [--rows M ...] [--no-inductor]
+       python -m benchmarks.integer_weights build FOLDER [--target T] [--rows M ...]
        python -m benchmarks.integer_weights run FOLDER [--rows M ...] [--no-inductor]
 
-Both take `--only FORM ...`. `build` compiles by a farm into a folder, without a GPU. `run` needs
-that folder and a GPU, but no farm.
+All take `--only FORM ...`. On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU,
+`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
+farm.
 """
 
 from __future__ import annotations
@@ -26,8 +29,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.machine import machine
 from benchmarks.products import Layer, rotated
 from benchmarks.timing import median_ms, replayed
+from examples.farm import running_farm
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.ir.graph_ir import Graph
@@ -42,7 +47,8 @@ ROWS = (1, 4, 16, 64)
 ROUNDS, CALLS = 7, 3
 _CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}
 _COLD_BYTES = 160 << 20
-"""Copies of weights that take turns have so many bytes: three times an H100's cache."""
+"""Copies of weights that take turns have so many bytes: three times an H100's cache, and more than
+the last-level cache of a processor's core complex."""
 _MAX_COPIES = 64
 
 
@@ -50,17 +56,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", choices=("cpu", "build", "run"))
+    parser.add_argument("folder", type=Path, nargs="?", help="for build and run")
+    parser.add_argument("--threads", type=int, default=1, help="for cpu")
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--only", nargs="*", choices=tuple(FORMS), default=tuple(FORMS))
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
+    if options.command != "cpu" and options.folder is None:
+        parser.error(f"{options.command} needs a folder")
     warnings.simplefilter("ignore")
+    commands = {"cpu": _on_cpu, "build": _build, "run": _run}
     limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
     with torch._dynamo.config.patch(limits), torch.no_grad():
-        return _build(options) if options.command == "build" else _run(options)
+        return commands[options.command](options)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -93,43 +103,61 @@ def _compiled(form: Form, backend: Any, options: Any = None) -> Layer:
     return compiled
 
 
+def _on_cpu(options: argparse.Namespace) -> int:
+    torch.set_num_threads(options.threads)
+    print(f"{machine()}, torch {torch.__version__}, threads: {options.threads}")
+    with running_farm(vendors="cpu") as farm:
+        return _measured(options, "cpu", {"endpoint": farm.endpoint, "timeout_s": 600.0})
+
+
 def _run(options: argparse.Namespace) -> int:
     print(torch.cuda.get_device_name(), torch.__version__)
+    with offline(options.folder):
+        return _measured(options, "cuda", {"timeout_s": 2.0})
+
+
+def _measured(options: argparse.Namespace, device: str, stated: dict[str, Any]) -> int:
+    """Prints a line for each case; the exit status is 1 if one failed."""
     print("case: microseconds of the library with a dense weight; dense / arm; error own / eager")
     failures = 0
-    with offline(options.folder):
-        for name, form, shape, m in _cases(options):
-            try:
-                print(_line(name, form, shape, m, with_inductor=not options.no_inductor))
-            except Exception as error:  # a case that fails is one row of the table
-                failures += 1
-                text = "".join(traceback.format_exception_only(error)).strip()
-                print(f"{name}: FAILED {text[:400]}")
-            sys.stdout.flush()
+    for name, form, shape, m in _cases(options):
+        arms: dict[str, Any] = {
+            arm: ("kernelfarm", {"mode": "strict", "products": choice.value, **stated})
+            for arm, choice in _CHOICES.items()
+        }
+        if not options.no_inductor:
+            arms["inductor"] = ("inductor", None)
+        try:
+            print(_line(name, form, (m, *shape), device, arms))
+        except Exception as error:  # a case that fails is one row of the table
+            failures += 1
+            text = "".join(traceback.format_exception_only(error)).strip()
+            print(f"{name}: FAILED {text[:400]}")
+        sys.stdout.flush()
     return 1 if failures else 0
 
 
-def _line(name: str, form: Form, shape: tuple[int, int], rows: int, *, with_inductor: bool) -> str:
+def _line(
+    name: str, form: Form, sizes: tuple[int, int, int], device: str, arms: dict[str, Any]
+) -> str:
+    """The times of a form for (rows, n, k) on a device; `arms` are backends and their options."""
     torch.manual_seed(0)
-    n, k = shape
-    copies = [operands(form, rows, n, k, "cuda")]
+    rows, n, k = sizes
+    copies = [operands(form, rows, n, k, device)]
     for _ in range(_copies(copies[0][1:]) - 1):
-        copies.append((copies[0][0], *form.store(n, k, "cuda")))
-    arms: dict[str, Layer] = {"eager": form.layer}
-    for arm, choice in _CHOICES.items():
-        stated = {"mode": "strict", "timeout_s": 2.0, "products": choice.value}
-        arms[arm] = _compiled(form, "kernelfarm", stated)
-        arms[arm](*copies[0])
-    if with_inductor:
-        arms["inductor"] = _compiled(form, "inductor")
-        arms["inductor"](*copies[0])
+        copies.append((copies[0][0], *form.store(n, k, device)))
+    layers: dict[str, Layer] = {"eager": form.layer}
+    for arm, (backend, stated) in arms.items():
+        layers[arm] = _compiled(form, backend, stated)
+        layers[arm](*copies[0])
     exact = form.layer(*(t.double() if t.is_floating_point() else t for t in copies[0]))
-    errors = [(arms[a](*copies[0]).double() - exact).abs().max().item() for a in ("own", "eager")]
-    calls = {arm: replayed(rotated(layer, copies)) for arm, layer in arms.items()}
-    dense = [(copies[0][0], torch.randn(n, k, device="cuda").bfloat16())]
+    errors = [(layers[a](*copies[0]).double() - exact).abs().max().item() for a in ("own", "eager")]
+    made = replayed if device == "cuda" else lambda call: call
+    calls = {arm: made(rotated(layer, copies)) for arm, layer in layers.items()}
+    dense = [(copies[0][0], torch.randn(n, k, device=device).bfloat16())]
     dense += [(dense[0][0], dense[0][1].clone()) for _ in range(_copies(dense[0][1:]) - 1)]
-    calls["dense"] = replayed(rotated(functional.linear, dense))
-    times = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+    calls["dense"] = made(rotated(functional.linear, dense))
+    times = median_ms(calls, device, rounds=ROUNDS, calls=CALLS if device == "cuda" else 1)
     each_us = {arm: 1e3 * ms / len(copies) for arm, ms in times.items()}
     each_us["dense"] = 1e3 * times["dense"] / len(dense)
     ratios = " ".join(

@@ -32,7 +32,9 @@ class Product:
     `is_tiled`, one sum over all rows is computed in tiles by the code generator; else each row has
     a sum of its own. A weight that is a view of panels in memory has an `order`. A kernel computes
     a weight of `integers`. If parts have steps, they read x in their order, which is the value
-    `ordered_x`, of shape (spans, step, m, k / parts).
+    `ordered_x`, of shape (blocks, spans, step, m, terms). If the product `has_wide_x`, that is f32,
+    in blocks of a cache line, so that successive terms of all parts and rows are neighbours; else
+    it is one block.
 
     Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
     """
@@ -46,6 +48,7 @@ class Product:
     order: PanelOrder | None = None
     integers: IntegerWeight | None = None
     ordered_x: int | None = None
+    has_wide_x: bool = False
 
 
 def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> Product | Refused:

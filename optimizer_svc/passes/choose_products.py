@@ -133,30 +133,26 @@ class _Chooser:
             refused = _panels_refuse(found, found.order, rows, kind, self._target)
             return refused or replace(found, is_tiled=True)
         refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
-        if found.integers is not None and self._target.gpu is None:
-            refused = refused or Refused("by a weight that the model computes")
-        elif not self._target.has_matrix_units:
+        if found.integers is None and not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
-        if refused is not None:
-            return refused
-        return self._in_kernels(found, rows, kind)
+        return refused or self._in_kernels(found, rows, kind)
 
     def _in_kernels(self, found: Product, rows: Expr, kind: TensorType) -> Product:
-        """How kernels of a target with instructions for matrices compute a product."""
+        """How kernels compute a product: on a processor, by a weight of integers."""
         n, k = reversed(kind.shape) if found.has_columns else kind.shape
         if found.integers is not None:
-            is_tiled = rows is not ONE or not found.integers.has_rows
-            ordered = self._ordered(found.x, found.integers)
-            return replace(found, is_tiled=is_tiled, ordered_x=ordered)
+            has_units = self._target.has_matrix_units
+            is_tiled = has_units and (rows is not ONE or not found.integers.has_rows)
+            is_ordered = found.integers.order.step > 1 or not has_units
+            ordered = self._ordered(found.x, found.integers) if is_ordered else None
+            return replace(found, is_tiled=is_tiled, ordered_x=ordered, has_wide_x=not has_units)
         if rows.constant > MAX_FEW_ROWS:
             return replace(found, is_tiled=True)
         slices = product_slices(rows.constant, n.constant, k.constant, self._target.memory)
         return replace(found, slices=slices, is_tiled=rows is not ONE)
 
-    def _ordered(self, x: int, integers: IntegerWeight) -> int | None:
+    def _ordered(self, x: int, integers: IntegerWeight) -> int:
         """The number of the value that has x in the order of the parts of a weight of integers."""
-        if integers.order.step == 1:
-            return None
         number = self._first_new + len(self._ordered_x)
         return self._ordered_x.setdefault((x, integers.order), number)
 
@@ -230,6 +226,9 @@ def _kernels_refuse(
 ) -> Refused | None:
     """Why kernels of a target compute no such product; None if they do."""
     has_units = target.has_matrix_units
+    has_code = target.gpu is not None or target.processor is not None
+    if product.integers is not None and not has_code:
+        return Refused("by a weight that the model computes")
     most = _most_rows(target, weight.dtype, product)
     if most is None:
         by = " by a weight of contiguous columns" if product.has_columns else ""
@@ -341,9 +340,9 @@ def _refused(found: _Expected | Refused) -> Refused | None:
 
 
 def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:
-    if dtype is DType.F32:
+    if dtype is DType.F32 and product.integers is None:
         return known.wide_columns if product.has_columns else known.wide
-    if dtype not in _NARROW:
+    if dtype not in (*_NARROW, DType.F32):
         return None
     if product.integers is not None and product.integers.order.count == 1:
         return known.integers if product.integers.has_rows else None

@@ -29,11 +29,16 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.prims import PRIMS
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
-from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder, WeightScale
+from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
 from optimizer_svc.analysis.product_operands import Product
 from optimizer_svc.ir.prims_writer import PrimsWriter
 from optimizer_svc.ir.products import Products
+
+LINE_ELEMENTS = 16
+"""Elements of f32 in a cache line of a processor."""
+_EXACT = (DType.I8, DType.U8, DType.BOOL)
+"""Types whose values f16 and bf16 hold."""
 
 
 def compute_products(graph: Graph, products: Products) -> Graph:
@@ -127,8 +132,12 @@ class _Writer(PrimsWriter):
         spend(8 * order.count)
         self._order_x(node, product, order)
         weight, factor = product.weight, None
+        if not product.is_tiled:
+            weight = self._exact(node, weight)
         if scale is not None and (scale.is_of_row or not product.is_tiled):
-            weight, factor = (self._viewed(node, v, scale) for v in (scale.rest, scale.factor))
+            weight, factor = (
+                self._viewed(node, v, scale.views) for v in (scale.rest, scale.factor)
+            )
         if product.has_columns:
             product = replace(product, has_columns=False)
             weight = self.add(node, "permute", weight, dims=(1, 0))
@@ -143,7 +152,7 @@ class _Writer(PrimsWriter):
             ]
             total = self._added(node, sums)
         else:
-            total = self._row_sum(node, product, integers, weight, factor)
+            total = self._row_sums(node, product, integers, weight, factor)
         if factor is None or scale is None or not scale.is_of_row:
             return total
         alone = self._every(node, factor, 1, 0, 1, 1)
@@ -151,25 +160,53 @@ class _Writer(PrimsWriter):
         spread = self.add(node, "broadcast_in_dim", row, shape=self.types[total].shape, dims=(0, 1))
         return self.add(node, "mul", total, spread)
 
-    def _row_sum(
+    def _row_sums(
         self, node: Node, product: Product, integers: IntegerWeight, weight: int, factor: int | None
     ) -> int:
-        """The sums (1, n) of one row: the terms of all parts are added, scaled and summed."""
-        terms = []
-        for x, part in self._parts(node, product, integers, weight):
-            row = self._converted(node, x, DType.F32)
-            wide = self._converted(node, part, DType.F32)
-            shape = self.types[wide].shape
-            spread = self.add(node, "broadcast_in_dim", row, shape=shape, dims=(0, 1))
-            terms.append(self.add(node, "mul", spread, wide))
-        total = self._added(node, terms)
+        """The sums (m, n): for each row, the terms of all parts are added, scaled and summed."""
+        parts = [
+            (self._converted(node, x, DType.F32), self._converted(node, part, DType.F32))
+            for x, part in self._parts(node, product, integers, weight)
+        ]
+        scale = None
         if factor is not None and integers.scale is not None and not integers.scale.is_of_row:
-            (_, n_terms) = self.types[total].shape
+            (_, terms) = self.types[parts[0][1]].shape
             start, step = integers.order.start_and_step(0, self.types[factor].shape[1].constant)
-            alone = self._every(node, factor, 1, start, step, n_terms.constant)
-            total = self.add(node, "mul", total, alone)
+            scale = self._every(node, factor, 1, start, step, terms.constant)
+        rows = self.types[product.x].shape[0].constant
+        spend(8 * rows)
+        sums = [self._row_sum(node, parts, row, scale) for row in range(rows)]
+        return sums[0] if rows == 1 else self.add(node, "cat", *sums, dim=0)
+
+    def _row_sum(
+        self, node: Node, parts: list[tuple[int, int]], row: int, scale: int | None
+    ) -> int:
+        """The sums (1, n) of one row."""
+        terms = []
+        for x, weight in parts:
+            shape = self.types[weight].shape
+            alone = self._every(node, x, 0, row, 1, 1)
+            spread = self.add(node, "broadcast_in_dim", alone, shape=shape, dims=(0, 1))
+            terms.append(self.add(node, "mul", spread, weight))
+        total = self._added(node, terms)
+        if scale is not None:
+            total = self.add(node, "mul", total, scale)
         total = self.add(node, "sum", total, dims=(1,))
         return self.add(node, "reshape", total, shape=(ONE, *self.types[total].shape))
+
+    def _exact(self, node: Node, weight: int) -> int:
+        """A weight in f32 instead of its rounding to 16 bits, if that changes no integer of 8."""
+        views: list[int] = []
+        value = weight
+        while (made := self._producers.get(value)) is not None and made.op in VIEW_OPS:
+            views.append(value)
+            (value,) = operands(made)
+        if made is None or made.op != "convert":
+            return weight
+        (source,) = operands(made)
+        if self.types[source].dtype not in _EXACT:
+            return weight
+        return self._viewed(node, self._converted(node, source, DType.F32), tuple(views))
 
     def _parts(
         self, node: Node, product: Product, integers: IntegerWeight, weight: int
@@ -185,8 +222,11 @@ class _Writer(PrimsWriter):
                 yield self._every(node, product.x, 1, start, step, terms), chosen
                 continue
             x = product.ordered_x
-            for at, number in enumerate(divmod(part, order.step)):
-                x = self._every(node, x, at, number, 1, 1)
+            for axis, number in enumerate(divmod(part, order.step), start=1):
+                x = self._every(node, x, axis, number, 1, 1)
+            blocks, *_, elements = self.types[x].shape
+            x = self.add(node, "reshape", x, shape=(blocks, rows, elements))
+            x = self.add(node, "permute", x, dims=(1, 0, 2))
             yield self.add(node, "reshape", x, shape=(rows, as_expr(terms))), chosen
 
     def _order_x(self, node: Node, product: Product, order: PartOrder) -> None:
@@ -194,13 +234,16 @@ class _Writer(PrimsWriter):
         if product.ordered_x is None or product.ordered_x in self.types:
             return
         rows, k = self.types[product.x].shape
-        sides = (order.spans, k.constant // order.count, order.step)
-        divided = self.add(node, "reshape", product.x, shape=(rows, *map(as_expr, sides)))
-        self.add_as(product.ordered_x, node, "permute", divided, dims=(1, 3, 0, 2))
+        terms = k.constant // order.count
+        elements = LINE_ELEMENTS if product.has_wide_x and not terms % LINE_ELEMENTS else terms
+        x = self._converted(node, product.x, DType.F32) if product.has_wide_x else product.x
+        sides = (order.spans, terms // elements, elements, order.step)
+        divided = self.add(node, "reshape", x, shape=(rows, *map(as_expr, sides)))
+        self.add_as(product.ordered_x, node, "permute", divided, dims=(2, 1, 4, 0, 3))
 
-    def _viewed(self, node: Node, value: int, scale: WeightScale) -> int:
-        """A factor of a weight in the weight's shape."""
-        for view in reversed(scale.views):
+    def _viewed(self, node: Node, value: int, views: tuple[int, ...]) -> int:
+        """A value as the views of another one show it, the last one first."""
+        for view in reversed(views):
             like = self._producers[view]
             attrs = {name: attr for name, attr in like.attrs if name in PRIMS[like.op].attrs}
             value = self.add(node, like.op, value, **attrs)

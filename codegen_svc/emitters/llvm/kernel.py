@@ -31,6 +31,8 @@ from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleTe
 from codegen_svc.emitters.llvm.tile_units import TileWriter
 from codegen_svc.emitters.llvm.tiles import TiledProduct, tiled_product
 from codegen_svc.emitters.llvm.unit import UnitContext, range_arguments, write_loop
+from codegen_svc.emitters.llvm.vector_sum_units import VectorSumWriter
+from codegen_svc.emitters.llvm.vector_sums import VectorSums, vector_sums
 from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -85,7 +87,10 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     if product is not None:
         plan = replace(plan, rows=product.units, lane=None)
         module.rounds_results = product.is_paired and _stores_bf16(kernel)
-    _write_range(module, kernel, (plan, product), target)
+    sums = vector_sums(kernel, target.vector_bits) if product is None else None
+    if sums is not None:
+        plan = replace(plan, rows=(*kernel.outer[:-1], sums.units), lane=None)
+    _write_range(module, kernel, (plan, product or sums), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
     else:
@@ -148,16 +153,16 @@ def _stores_bf16(kernel: Kernel) -> bool:
 def _write_range(
     module: ModuleText,
     kernel: Kernel,
-    planned: tuple[Schedule, TiledProduct | None],
+    planned: tuple[Schedule, TiledProduct | VectorSums | None],
     target: CodeTarget,
 ) -> None:
-    plan, product = planned
+    plan, form = planned
     arguments = ", ".join(text for text, _ in range_arguments(kernel))
     separator = ", " if arguments else ""
     fn = FunctionText(
         module,
         f"define internal i32 @{kernel.name}.range({arguments}{separator}"
-        f"i64 %first, i64 %last) noinline{'' if product is None else _PROBED}",
+        f"i64 %first, i64 %last) noinline{_PROBED if isinstance(form, TiledProduct) else ''}",
     )
     for name in (
         "first",
@@ -181,20 +186,29 @@ def _write_range(
     )
     sizes = {size.name: Value(f"%{size.name}", I64) for size in kernel.sizes}
     bounds = (Value("%first", I64), Value("%last", I64))
-    if product is None:
-        _write_units(context, bounds, sizes)
+    if isinstance(form, TiledProduct):
+        TileWriter(context, form).write(bounds, sizes)
     else:
-        TileWriter(context, product).write(bounds, sizes)
+        _write_units(context, form, bounds, sizes)
     fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
     fn.finish()
 
 
 def _write_units(
-    context: UnitContext, bounds: tuple[Value, Value], sizes: dict[str, Value]
+    context: UnitContext,
+    sums: VectorSums | None,
+    bounds: tuple[Value, Value],
+    sizes: dict[str, Value],
 ) -> None:
     """Writes the loop over the units first..last-1."""
     fn, index, plan = context.fn, context.index, context.schedule
-    writer = RowWriter(context) if plan.lane is None else LaneWriter(context, plan.lane)
+    writer: RowWriter | LaneWriter | VectorSumWriter
+    if sums is not None:
+        writer = VectorSumWriter(context, sums)
+    elif plan.lane is None:
+        writer = RowWriter(context)
+    else:
+        writer = LaneWriter(context, plan.lane)
     counters = _start_counters(fn, index, plan.units, sizes)
     writer.begin(sizes)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -23,6 +24,10 @@ from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.targets import FrozenProductFacts, target_facts
+
+LEAST_PACKED = 65536
+"""Integers of a smaller tensor are computed on once, as those of tables of positions."""
+_PACKED_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ def freeze_graph(
 ) -> FrozenGraph | None:
     """The graph, divided; None if nothing can be computed once. `traced` is not changed.
 
-    `parameters` are the positions of the arguments that do not change. Without oneDNN, weights are
+    `parameters` are the positions of the arguments that do not change. Weights that are stored as
+    integers stay so. Without oneDNN, weights are
     not packed. `target` is that of the processor that computes, by default this machine's. If the
     library is to compute all `products`, their weights are packed for it.
 
@@ -63,7 +69,8 @@ def freeze_graph(
     mode = detect_fake_mode([value_of(node) for node in arguments])
     if mode is None:
         return None
-    values = FrozenValues(graph, [arguments[i] for i in parameters], mode)
+    frozen = [arguments[i] for i in parameters if not _is_packed(value_of(arguments[i]))]
+    values = FrozenValues(graph, frozen, mode)
     fold_norms(values)
     operators = packed_operators()
     if operators is not None:
@@ -72,6 +79,17 @@ def freeze_graph(
             facts = replace(facts, frozen_products=FrozenProductFacts())
         spread_layouts(values, pack_weights(values, operators, facts))
     return _divided(values, arguments, _constants(traced, graph))
+
+
+def _is_packed(value: Any) -> bool:
+    """True for the integers of a weight, from which each call computes the weight.
+
+    Computed once, it would take twice to eight times their memory, which limits products of few
+    rows.
+    """
+    if not isinstance(value, torch.Tensor) or value.dtype not in _PACKED_TYPES:
+        return False
+    return all(isinstance(n, int) for n in value.shape) and value.numel() >= LEAST_PACKED
 
 
 def _divided(

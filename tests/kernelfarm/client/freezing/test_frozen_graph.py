@@ -321,3 +321,31 @@ def test_weights_of_an_exported_model_for_several_targets_are_packed_for_the_lib
     assert constants is not None
     operators = [node.op for node in captured.graph.nodes]
     assert any("linear_pointwise" in name for name in operators) == is_packed, operators
+
+
+class Quantized(nn.Module):
+    """A layer whose weight is stored as integers of four bits, and one whose weight is not."""
+
+    def __init__(self, terms: int) -> None:
+        super().__init__()
+        self.plain = nn.Linear(64, terms)
+        packed = torch.randint(0, 256, (128, terms // 2), dtype=torch.uint8)
+        self.register_buffer("packed", packed)
+        self.register_buffer("scale", torch.rand(128, 1) * 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: (n, 64) -> (n, 128)."""
+        pairs = torch.stack((self.packed & 15, self.packed >> 4), -1)
+        weight = (pairs.reshape(128, -1).to(x.dtype) - 8) * self.scale
+        return functional.linear(self.plain(x), weight)
+
+
+@pytest.mark.parametrize(("terms", "stays"), [(1024, True), (256, False)])
+def test_a_weight_of_integers_is_not_computed_once(terms: int, *, stays: bool) -> None:
+    """It would take eight times the memory. What other parameters make is computed once."""
+    torch.manual_seed(0)
+    model, x = Quantized(terms).eval(), torch.randn(3, 64)
+    calls = FrozenCalls(model, LIBRARY)
+    torch.testing.assert_close(calls(x), model(x), rtol=1e-4, atol=1e-4)
+    assert LINEAR in calls.targets
+    assert ("aten.stack.default" in calls.targets) == stays
