@@ -10,7 +10,7 @@ Usage: python -m benchmarks.integer_weights cpu [--threads N] [--rows M ...] [--
        python -m benchmarks.integer_weights build FOLDER [--target T] [--rows M ...]
        python -m benchmarks.integer_weights run FOLDER [--rows M ...] [--no-inductor]
 
-All take `--only FORM ...`. On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU,
+All take `--only FORM ...` and `--shapes NxK ...`. On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU,
 `build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
 farm.
 """
@@ -62,6 +62,7 @@ def main() -> int:
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
     parser.add_argument("--only", nargs="*", choices=tuple(FORMS), default=tuple(FORMS))
+    parser.add_argument("--shapes", nargs="*", type=_shape, default=SHAPES, metavar="NxK")
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     if options.command != "cpu" and options.folder is None:
@@ -71,6 +72,11 @@ def main() -> int:
     limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
     with torch._dynamo.config.patch(limits), torch.no_grad():
         return commands[options.command](options)
+
+
+def _shape(text: str) -> tuple[int, int]:
+    n, _, k = text.partition("x")
+    return int(n), int(k)
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -92,7 +98,7 @@ def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
 
 def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Form, tuple[int, int], int]]:
     for name in options.only:
-        for n, k in SHAPES:
+        for n, k in options.shapes:
             for m in options.rows:
                 yield f"{name}, {n} x {k}, {m}", FORMS[name], (n, k), m
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
+from codegen_svc.emitters.llvm.interleaved import with_interleaved_points
 from codegen_svc.emitters.llvm.lanes import LaneWriter
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
 from codegen_svc.emitters.llvm.math_functions.narrow import FUNCTIONS
@@ -80,7 +81,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
             has more than 4,000 statements.
     """
     _check(kernel)
-    kernel = with_narrow_functions(kernel, computes_exp=True)
+    kernel = with_narrow_functions(with_interleaved_points(kernel), computes_exp=True)
     module = ModuleText(module_header(kernel.name, _comments(kernel), target))
     plan = schedule(kernel, target.memory)
     product = tiled_product(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from codegen_svc.emitters.llvm.index import bounds_of
 from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.loop_ir import Axis, Compute, IndexValue, Kernel, Literal
 
 MAX_RANGES: Final = 8
@@ -97,19 +99,36 @@ def _always(extent: int, limit: int, *, is_below: bool) -> bool:
 
 
 def _limits(kernel: Kernel, axis: str) -> dict[int, tuple[int, bool]]:
-    """By comparison of the axis with a constant: the limit, and whether it holds below it."""
+    """By comparison of the axis with a constant: the limit, and whether it holds below it.
+
+    What is added to a multiple of the axis may vary, if the multiple decides: of 16 * d1 + d0 < 32,
+    with d0 from 0 to 15, the limit of d1 is 2.
+    """
     found = {}
+    bounds = bounds_of(kernel)
     for number, statement in enumerate(kernel.body):
         if not isinstance(statement, Compute) or statement.op not in _COMPARISONS:
             continue
         index, bound = (_integer(kernel, operand) for operand in statement.operands)
         if index is None or bound is None or not bound.is_constant:
             continue
-        offset = index - symbol(axis)
-        if offset.is_constant:
-            is_below, above = _COMPARISONS[statement.op]
-            found[number] = bound.constant - offset.constant + above, is_below
+        is_below, above = _COMPARISONS[statement.op]
+        limit = _limit(index, bound.constant + above, axis, bounds)
+        if limit is not None:
+            found[number] = limit, is_below
     return found
+
+
+def _limit(index: Expr, limit: int, axis: str, bounds: Bounds) -> int | None:
+    """The first point of an axis where an index reaches a limit; None if others decide, too."""
+    step = index.coefficient_of(axis)
+    if step is None or not step.is_constant or step.constant < 1:
+        return None
+    rest = index - symbol(axis) * step
+    if rest.is_constant:
+        return -((rest.constant - limit) // step.constant)
+    is_within = bounds.is_within(rest, step)
+    return limit // step.constant if is_within and limit % step.constant == 0 else None
 
 
 def _integer(kernel: Kernel, number: int) -> Expr | None:

@@ -105,7 +105,7 @@ class VectorTerms:
         first, second = map(read, statement.operands)
         name = INSTRUCTIONS[statement.op]
         if statement.op == "shr_arith" and statement.dtype is DType.U8:
-            name = INSTRUCTIONS["shr_logical"]
+            name = "lshr"
         return fn.op(name, first, second)
 
     def fetch(self, number: int) -> None:

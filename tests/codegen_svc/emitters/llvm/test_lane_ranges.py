@@ -13,7 +13,7 @@ from codegen_svc.emitters.llvm.lane_ranges import (
     usual_conditions,
 )
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.text import parse_kernel
+from kernelfarm.ir.text import parse_kernel, print_kernel
 from tests.support.compiled_kernels import both, built, stage_text
 
 pytestmark = pytest.mark.usefixtures("each_cpu_target")
@@ -190,3 +190,45 @@ def test_a_window_with_padding_is_computed_as_interpreted(rows: int, columns: in
 def test_a_concatenation_is_computed_as_interpreted(first: int, second: int) -> None:
     kernel = concatenation(first, second)
     both(kernel, random_buffers(kernel), {})
+
+
+def halves(columns: int) -> Kernel:
+    """Rows that are read from two halves, by the position in 8 rows of some columns."""
+    return parse_kernel(f"""\
+kernel halves
+param in in0: u8[{4 * columns}]
+param out out0: f32[{8 * columns}]
+for d0 in 8
+for d1 in {columns}
+  %0: i64 = index {columns}*d0 + d1
+  %1: i64 = {4 * columns}
+  %2: bool = ge %0, %1
+  %3: u8 = 0
+  %4: u8 = load in0[{columns}*d0 + d1 - {4 * columns}] if %2 else %3
+  %5: bool = lt %0, %1
+  %6: u8 = load in0[{columns}*d0 + d1] if %5 else %3
+  %7: u8 = where %5, %6, %4
+  %8: f32 = convert %7
+  store out0[{columns}*d0 + d1] = %8
+""")
+
+
+def test_a_multiple_of_an_axis_decides_what_is_added_to_it() -> None:
+    kernel = halves(40)
+    found = row_ranges(kernel, kernel.outer[-1], 1)
+    assert found is not None
+    axis, ranges = found
+    assert (axis.name, [(each.first, each.last) for each in ranges]) == ("d0", [(0, 4), (4, 8)])
+    assert [dict(each.known) for each in ranges] == [{2: False, 5: True}, {2: True, 5: False}]
+
+
+def test_what_is_added_to_a_multiple_decides_beside_its_limit() -> None:
+    """Of 40 * d0 + d1 < 150, row 3 has both."""
+    text = print_kernel(halves(40)).replace("%1: i64 = 160", "%1: i64 = 150")
+    kernel = parse_kernel(text)
+    assert row_ranges(kernel, kernel.outer[-1], 1) is None
+
+
+@pytest.mark.parametrize("columns", [40, 37])
+def test_numbers_of_halves_are_right(columns: int) -> None:
+    both(halves(columns), random_buffers(halves(columns)), {})

@@ -50,12 +50,14 @@ def sums_of(kernel: Kernel, vector_bits: int = 512) -> VectorSums:
 
 
 @pytest.mark.parametrize("target", run_targets())
-@pytest.mark.parametrize(("rows", "n"), [(1, 64), (2, 33), (3, 64), (5, 48), (8, 30)])
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [(1, 64, K), (2, 33, K), (3, 20, 4096), (5, 48, K), (8, 15, 2048)]
+)
 @pytest.mark.parametrize("name", FORMS)
-def test_errors_are_those_of_eager(name: str, rows: int, n: int, target: str) -> None:
+def test_errors_are_those_of_eager(name: str, rows: int, n: int, k: int, target: str) -> None:
     torch.manual_seed(rows)
     form, counts = FORMS[name], Counts()
-    args = operands(form, rows, n, K)
+    args = operands(form, rows, n, k)
     found, _ = run_program(facts_of(target), counts, form.layer, *args)
     assert not counts.externs
     exact = form.layer(*(a.double() if a.is_floating_point() else a for a in args))
@@ -146,16 +148,16 @@ def test_memory_is_asked_for_weights_ahead(name: str) -> None:
         ("int4-neighbours", 3, 4, True),
     ],
 )
-def test_units_of_many_rows_have_several_results(
+def test_units_of_rows_that_no_cache_holds_have_several_results(
     name: str, rows: int, together: int, *, has_loop: bool
 ) -> None:
-    sums = sums_of(kernel_of(FORMS[name].layer, *operands(FORMS[name], rows, 64, K)))
+    sums = sums_of(kernel_of(FORMS[name].layer, *operands(FORMS[name], rows, 64, 4096)))
     assert (sums.together, sums.has_loop) == (together, has_loop)
 
 
 def test_a_number_of_results_that_four_does_not_divide_has_smaller_units() -> None:
     form = FORMS["int8-before"]
-    sums = sums_of(kernel_of(form.layer, *operands(form, 3, 33, K)))
+    sums = sums_of(kernel_of(form.layer, *operands(form, 3, 33, 4096)))
     assert sums.together == 3
 
 
