@@ -3,11 +3,13 @@
 `run` measures: all arms of a model take turns in one process. Weights are random, from configs;
 batch norms have random statistics. It adds its rows to a JSON file, and skips those that are in it.
 `errors` prints the largest error of eager and of each arm of ours against float64, relative to the
-largest result. `page` writes the tables and the plot of a JSON file.
+largest result. `memory` prints the peak bytes of a call beside weights and arguments, as
+`benchmarks.peak_memory` counts them. `page` writes the tables and the plot of a JSON file.
 
 Usage: python -m benchmarks.cpu_models run FILE [--models NAME ...] [--batches N ...]
            [--dtypes T ...] [--threads N ...] [--arms ARM ...] [--rounds N]
        python -m benchmarks.cpu_models errors [--models NAME ...] [--dtypes T ...]
+       python -m benchmarks.cpu_models memory [--models NAME ...] [--dtypes T ...] [--batches N ...]
        python -m benchmarks.cpu_models page FILE [--markdown FILE] [--plot FILE]
 """
 
@@ -38,6 +40,8 @@ from examples.detector import Detector
 from examples.farm import running_farm
 from examples.mobile_net import MobileNet
 from examples.model_zoo import FirstResult, WithStaticCache, built
+from kernelfarm.client.runtime import arena
+from tests.support.allocations import peak_of
 
 PIXELS = 224
 DETECTOR_PIXELS = 320
@@ -161,6 +165,8 @@ def main() -> int:
         _run(options)
     elif options.command == "errors":
         _print_errors(options)
+    elif options.command == "memory":
+        _print_memory(options)
     else:
         rows = [Measured(**row) for row in json.loads(options.file.read_text())]
         text = "\n".join(_page(rows))
@@ -177,13 +183,14 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    run, errors, page = (commands.add_parser(name) for name in ("run", "errors", "page"))
-    for command in (run, errors):
+    run, errors, memory, page = map(commands.add_parser, ("run", "errors", "memory", "page"))
+    for command in (run, errors, memory):
         command.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
         command.add_argument("--dtypes", nargs="*", default=["float32"])
     for command in (run, page):
         command.add_argument("file", type=Path)
-    run.add_argument("--batches", nargs="*", type=int, default=[1])
+    for command in (run, memory):
+        command.add_argument("--batches", nargs="*", type=int, default=[1])
     run.add_argument("--threads", nargs="*", type=int, default=[1])
     run.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS))
     run.add_argument("--rounds", type=int, default=9)
@@ -298,6 +305,28 @@ def _print_errors(options: argparse.Namespace) -> None:
             }
             scale = float(expected.abs().max())
             print(name, dtype, *(f"{arm} {error / scale:.2e}" for arm, error in found.items()))
+
+
+def _print_memory(options: argparse.Namespace) -> None:
+    """Prints peaks in MiB, and the means of their ratios: ours by Inductor's, frozen by frozen."""
+    arms = ("eager", *_OURS, "inductor", "inductor frozen")
+    found = []
+    with _farm():
+        for name, dtype, batch in product(options.models, options.dtypes, options.batches):
+            peaks = {}
+            for arm in arms:
+                torch._dynamo.reset()
+                call = _call(*seeded(name, batch, getattr(torch, dtype)), ARMS[arm])
+                call()
+                arena.release()
+                peaks[arm] = peak_of(call) / 2**20
+            texts = (f"{arm} {peak:.2f}" for arm, peak in peaks.items())
+            print(name, dtype, batch, "MiB:", "  ".join(texts), flush=True)
+            found.append(
+                [peaks[ours] / peaks[peer] for ours, peer in zip(_OURS, arms[3:], strict=True)]
+            )
+    means = (statistics.geometric_mean(ratios) for ratios in zip(*found, strict=True))
+    print("geometric means of ours by Inductor's:", *(f"{mean:.2f}" for mean in means))
 
 
 def _page(rows: Sequence[Measured]) -> Iterator[str]:

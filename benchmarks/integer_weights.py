@@ -10,9 +10,9 @@ Usage: python -m benchmarks.integer_weights cpu [--threads N] [--rows M ...] [--
        python -m benchmarks.integer_weights build FOLDER [--target T] [--rows M ...]
        python -m benchmarks.integer_weights run FOLDER [--rows M ...] [--no-inductor]
 
-All take `--only FORM ...` and `--shapes NxK ...`. On a CPU (`cpu`), a farm in this process's machine compiles. For a GPU,
-`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
-farm.
+All take `--only FORM ...` and `--shapes NxK ...`. On a CPU (`cpu`), a farm on this machine
+compiles. For a GPU, `build` compiles by a farm into a folder, without a GPU; `run` needs that
+folder and a GPU, but no farm.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
     `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
-    `integers` are those by weights of 16 bits that a model computes from integers of 8 bits,
+    `integers` are those by weights that a model computes from integers of 8 bits,
     `shared_integers` and `shared_integer_columns` from smaller ones that share stored integers; the
     library's time includes a kernel that stores the weight. None: the library computes all of them.
     """

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr
-from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType, refs_in
 from optimizer_svc.analysis.graph_facts import (
     REDUCE_OPS,
     VIEW_OPS,
@@ -37,6 +37,7 @@ _INTEGER_DIGITS = {
 }
 _FLOAT_DIGITS = {DType.F64: 53, DType.F32: 24, DType.F16: 11, DType.BF16: 8}
 _MAX_VIEWS = 8
+_PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default"))
 # The narrower floats that each float represents exactly.
 _HELD = {
     DType.F64: {DType.F32, DType.F16, DType.BF16, DType.F8E4M3FN, DType.F8E5M2},
@@ -98,6 +99,13 @@ class _Rewriter:
     def number(self, value: int) -> float | int | bool | None:
         """The number that all elements of a value are, if it is known."""
         return constant_value(self.facts, value)
+
+    def is_only_multiplied(self, value: int) -> bool:
+        """True if products of the framework alone read a value of the old graph."""
+        readers = [self._graph.nodes[at] for at in self.facts.consumers.get(value, ())]
+        is_returned = any(value in refs_in(arg) for arg in self._graph.outputs)
+        are_products = all(reader.attr("op") in _PRODUCTS for reader in readers)
+        return bool(readers) and are_products and not is_returned
 
     def producer(self, value: int) -> Node | None:
         """The rewritten node that makes a value."""
@@ -217,7 +225,8 @@ def _convert(rewriter: _Rewriter, node: Node) -> int | None:
         return a
     inner, views = _below_views(rewriter, a)
     if inner is None or inner.op != "convert":
-        return _converted_number(rewriter, node, rewriter.number(a))
+        number = _converted_number(rewriter, node, rewriter.number(a))
+        return _converted_before(rewriter, node) if number is None else number
     (source,) = operands(inner)
     is_exact = _holds(rewriter.dtype(a), rewriter.dtype(source))
     if not is_exact and not _is_masked(rewriter, source, rewriter.dtype(a)):
@@ -230,6 +239,22 @@ def _convert(rewriter: _Rewriter, node: Node) -> int | None:
         like = replace(node, types=(TensorType(target, view.types[0].shape),))
         source = rewriter.emit(like, view.op, (source,), **dict(view.attrs))
     return source
+
+
+def _converted_before(rewriter: _Rewriter, node: Node) -> int | None:
+    """A matrix for the framework's products that is converted before it is transposed.
+
+    Products read transposed matrices, so what is stored keeps the order of what it is made from.
+    """
+    (a,) = operands(node)
+    view = rewriter.producer(a)
+    if view is None or view.op != "permute" or not rewriter.is_only_multiplied(node.results[0]):
+        return None
+    (source,) = operands(view)
+    kind = TensorType(node.types[0].dtype, rewriter.shape(source))
+    attrs = dict(node.attrs)
+    converted = rewriter.emit(replace(node, types=(kind,)), "convert", (source,), **attrs)
+    return rewriter.emit(node, "permute", (converted,), **dict(view.attrs))
 
 
 def _below_views(rewriter: _Rewriter, value: int) -> tuple[Node | None, list[Node]]:

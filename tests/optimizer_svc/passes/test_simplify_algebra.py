@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.graph_ir import Graph, Ref
+from kernelfarm.ir.text import parse_graph
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
 from tests.support.goldens import assert_golden
@@ -181,3 +182,29 @@ def test_a_masked_integer_is_converted_once_if_the_type_between_holds_it(
     viewed = make.add("reshape", narrow, shape=sizes(4))
     graph = make.returning(make.add("convert", viewed, dtype=DType.F32))
     assert _ops(graph).count("convert") == count
+
+
+TRANSPOSED = """\
+graph prims 1
+%0: bf16[4, 32]@[32, 1] = input "x"
+%1: i8[16, 32]@[32, 1] = input "w"
+%2: i8[32, 16] = permute(%1; dims=[1, 0]) from [0]
+%3: bf16[32, 16] = convert(%2; dtype=bf16) from [1]
+%4: bf16[4, 16]@[16, 1] = extern(%0, %3; is_contraction=true, node=2, op="aten.mm.default") from [2]
+return %4: bf16[4, 16]@[16, 1]{more}
+"""
+
+
+def test_a_matrix_for_products_is_converted_before_it_is_transposed() -> None:
+    """So it is stored in the order of what it is made from, and products read it transposed."""
+    graph = simplify_algebra(parse_graph(TRANSPOSED.format(more="")))
+    ops = [node.op for node in graph.nodes if node.op != "extern"]
+    assert ops[-2:] == ["convert", "permute"]
+    product = graph.nodes[-1]
+    assert graph.nodes[-2].results[0] in [arg.value for arg in product.args if isinstance(arg, Ref)]
+
+
+def test_a_transposed_matrix_that_others_read_stays_as_it_is() -> None:
+    text = TRANSPOSED.format(more=", %3: bf16[32, 16]@[16, 1]")
+    graph = parse_graph(text)
+    assert simplify_algebra(graph) is graph
