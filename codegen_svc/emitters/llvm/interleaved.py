@@ -2,8 +2,8 @@
 
 An index that has the axis modulo a small number says which of some interleaved values a point has:
 the integers of a byte, pairs of real and imaginary parts, the pixels that a shuffle puts beside
-each other. All points of a period become one point, with stores for each of them. What tells them
-apart is constant then, and what they share is loaded once:
+each other. All points of a period become one point, with stores for each of them. What
+distinguishes them is constant then, and what they share is loaded once:
 
     for d in 128: out[d] = a[d // 2] & 15 if d % 2 < 1 else a[d // 2] >> 4
 
