@@ -38,6 +38,7 @@ from benchmarks.machine import machine
 from benchmarks.timing import Call, median_ms
 from examples.detector import Detector
 from examples.farm import running_farm
+from examples.integer_weights import with_integer_weights
 from examples.mobile_net import MobileNet
 from examples.model_zoo import FirstResult, WithStaticCache, built
 from kernelfarm.client.runtime import arena
@@ -107,6 +108,19 @@ MODELS: dict[str, Callable[[int], Built]] = {
     "detector": _detector,
 }
 """By name; the argument is the batch."""
+
+
+def _with_integers(name: str, bits: int, batch: int) -> Built:
+    model, args = MODELS[name](batch)
+    return with_integer_weights(model, bits), args
+
+
+INTEGER_MODELS: dict[str, Callable[[int], Built]] = {
+    f"{name}-int{bits}": partial(_with_integers, name, bits)
+    for name in ("llama-4-prefill", "llama-4-decode")
+    for bits in (8, 4)
+}
+"""Models with weights of integers, which run if they are named."""
 
 ARMS: dict[str, dict[str, Any] | None] = {
     "eager": None,
@@ -185,7 +199,9 @@ def _options() -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     run, errors, memory, page = map(commands.add_parser, ("run", "errors", "memory", "page"))
     for command in (run, errors, memory):
-        command.add_argument("--models", nargs="*", choices=tuple(MODELS), default=tuple(MODELS))
+        command.add_argument(
+            "--models", nargs="*", choices=(*MODELS, *INTEGER_MODELS), default=tuple(MODELS)
+        )
         command.add_argument("--dtypes", nargs="*", default=["float32"])
     for command in (run, page):
         command.add_argument("file", type=Path)
@@ -268,7 +284,7 @@ def _read_bytes(model: nn.Module) -> int:
 def seeded(name: str, batch: int, dtype: torch.dtype) -> Built:
     """A model, whose batch norms have statistics as after training, and its arguments."""
     torch.manual_seed(0)
-    model, args = MODELS[name](batch)
+    model, args = (MODELS | INTEGER_MODELS)[name](batch)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(std=0.1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from codegen_svc.emitters.llvm.vector_sums import VectorSums, nibble_of, vector_sums
+from examples.integer_weights import with_integer_weights
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.product_choice import ProductChoice
@@ -88,6 +90,20 @@ def test_long_rows_are_summed_in_blocks(name: str, target: str) -> None:
     exact = form.layer(*(a.double() if a.is_floating_point() else a for a in args))
     error = (form.layer(*args).double() - exact).abs().max().item()
     assert (found.double() - exact).abs().max().item() <= 1.05 * error
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("bits", [8, 4])
+def test_layers_of_a_model_store_no_weight(bits: int, target: str) -> None:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 64)).bfloat16()
+    x, expected = torch.randn(3, 512).bfloat16(), copy.deepcopy(layers)
+    model, counts = with_integer_weights(layers, bits).requires_grad_(requires_grad=False), Counts()
+    found, _ = run_program(facts_of(target), counts, model, x)
+    assert not counts.externs
+    torch.testing.assert_close(found, model(x), atol=0.02, rtol=0.02)
+    # The integers stand for the weights: half a step of 255 or of 15 in each of 768 terms.
+    torch.testing.assert_close(found, expected(x), atol=0.02 if bits == 8 else 0.2, rtol=0.05)
 
 
 @pytest.mark.parametrize("rows", [1, 4])

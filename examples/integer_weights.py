@@ -1,0 +1,70 @@
+"""Linear layers whose weights are stored as integers: a half or a quarter of the bytes of bf16.
+
+The layers are plain PyTorch. A compiler sees integers, a conversion, scales and a product, and may
+compute them together, so that no memory holds the weight.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+GROUP = 128
+"""Terms of a row that share a scale and a zero point, if integers have four bits."""
+
+
+class Int8Linear(nn.Module):
+    """A linear layer with integers of eight bits, and a scale of each row.
+
+    Shapes: x: (..., k); weight: (n, k); scale: (n,); bias: (n,)
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach().float()
+        scale = weight.abs().amax(1).clamp(min=1e-8) / 127
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("scale", scale.to(layer.weight.dtype))
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., k) -> (..., n)."""
+        weight = self.weight.to(x.dtype) * self.scale[:, None]
+        return functional.linear(x, weight, self.bias)
+
+
+class Int4Linear(nn.Module):
+    """A linear layer with integers of four bits, two neighbours in a byte.
+
+    Shapes: x: (..., k); packed: (n, k / 2); scale and zero: (n, k / GROUP); bias: (n,)
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        groups = layer.weight.detach().float().unflatten(1, (-1, GROUP))
+        low, high = groups.amin(2, keepdim=True), groups.amax(2, keepdim=True)
+        scale = (high - low).clamp(min=1e-8) / 15
+        zero = (-low / scale).round()
+        integers = (groups / scale + zero).round().clamp(0, 15).to(torch.uint8).flatten(1)
+        self.register_buffer("packed", integers[:, 0::2] | integers[:, 1::2] << 4)
+        self.register_buffer("scale", scale.squeeze(2).to(layer.weight.dtype))
+        self.register_buffer("zero", zero.squeeze(2).to(layer.weight.dtype))
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., k) -> (..., n)."""
+        integers = torch.stack((self.packed & 15, self.packed >> 4), -1)
+        groups = integers.reshape(*self.scale.shape, GROUP).to(x.dtype)
+        weight = (groups - self.zero[:, :, None]) * self.scale[:, :, None]
+        return functional.linear(x, weight.flatten(1), self.bias)
+
+
+def with_integer_weights(model: nn.Module, bits: int) -> nn.Module:
+    """The model, with integers of 8 or 4 bits in its linear layers of whole groups; in place."""
+    made = {8: Int8Linear, 4: Int4Linear}[bits]
+    for module in [*model.modules()]:
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear) and child.in_features % GROUP == 0:
+                setattr(module, name, made(child))
+    return model
