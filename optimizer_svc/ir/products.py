@@ -38,6 +38,13 @@ class Products:
         return frozenset(value for value in found if value is not None)
 
     @property
+    def reordered(self) -> frozenset[int]:
+        """Those of `ordered` that processors read: neighbours lie far apart in x."""
+        made = (product for product in self.by_integers.values() if product.has_wide_x)
+        found = (p.ordered_x for p in made if p.integers is not None and p.integers.order.step > 1)
+        return frozenset(value for value in found if value is not None)
+
+    @property
     def by_integers(self) -> Mapping[int, Product]:
         """The products whose weights are computed by their kernels, by results, in order."""
         return {result: product for result, product in self.by_result.items() if product.integers}

@@ -129,7 +129,7 @@ class _Fuser:
         a, b = schedule.groups[first], schedule.groups[second]
         if len(schedule.storage_ids(a) | schedule.storage_ids(b)) > MAX_PARAMS:
             return Refused(f"more than {MAX_PARAMS} buffers")
-        refused = _kept_apart(schedule, a, b)
+        refused = _kept_apart(schedule, a, b) or self._orders_alone(a, b)
         if refused is not None:
             return refused
         merged = merge_groups(self._context, a, b)
@@ -138,6 +138,13 @@ class _Fuser:
         if not self._is_product(merged):
             return Refused("one is a product in tiles, and the other would not fit its tiles")
         return merged
+
+    def _orders_alone(self, a: Group, b: Group) -> Refused | None:
+        """The refusal of a group that would store its results far from each other."""
+        orders = [not self._products.reordered.isdisjoint(g.positions) for g in (a, b)]
+        if orders[0] == orders[1]:
+            return None
+        return Refused("one puts values in the order of integers that share bytes")
 
     def _is_product(self, group: Group) -> bool:
         """True if a code generator would compute the group in tiles of a product."""

@@ -59,7 +59,8 @@ far from each other as lines of one set of a cache."""
 _CACHED_BYTES = 32768
 """More bytes of rows do not stay in a first-level cache beside weights."""
 _COUNTED = (*BYTES, DType.I16, DType.I32)
-_NUMBERS = (*_COUNTED, DType.F32, DType.F16, DType.BF16)
+_FLOATS = (DType.F32, DType.F16, DType.BF16)
+_NUMBERS = (*_COUNTED, *_FLOATS)
 _FLOAT_OPS = frozenset(("add", "sub", "mul"))
 _SHIFTS = frozenset(("shl", "shr_arith"))
 _NIBBLE, _NIBBLE_BITS = 15, 4
@@ -216,13 +217,12 @@ def _has_instructions(kernel: Kernel, statement: Statement) -> bool:
     if not isinstance(statement, Compute):
         return False
     if statement.op == "convert":
-        source = value_dtype(kernel, statement.operands[0])
-        return statement.dtype is DType.F32 and source in _NUMBERS
-    if statement.op not in INSTRUCTIONS:
-        return False
+        types = value_dtype(kernel, statement.operands[0]), statement.dtype
+        return types[0] in _NUMBERS and types[1] in _FLOATS
     if statement.op in _FLOAT_OPS:
         return statement.dtype is DType.F32
-    return statement.dtype in _COUNTED and _is_within_bits(kernel, statement)
+    is_counted = statement.op in INSTRUCTIONS and statement.dtype in _COUNTED
+    return is_counted and _is_within_bits(kernel, statement)
 
 
 def _is_within_bits(kernel: Kernel, statement: Compute) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.next_panels import write_fetch
 from codegen_svc.emitters.llvm.schedule import value_dtype
-from codegen_svc.emitters.llvm.text import FLOAT, I8, I32, I64, PTR, Value, integer
+from codegen_svc.emitters.llvm.text import FLOAT, HALF, I1, I8, I16, I32, I64, PTR, Value, integer
 from codegen_svc.emitters.llvm.unit import UnitContext
 from codegen_svc.emitters.llvm.values import Scope, ValueWriter
 from codegen_svc.emitters.llvm.vector_loads import WORD_BYTES
@@ -22,6 +22,8 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Compute, Load, operands_of
 
 _BITS = 8
+_NAN = 0x7FC0
+"""The bits of NaN as bf16."""
 _AHEAD_BYTES = 8192
 """How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
 2,048 bytes 0.93 (AMD EPYC, Zen 5)."""
@@ -101,7 +103,8 @@ class VectorTerms:
         fn.topic = f"{statement.op}{number}"
         if statement.op == "convert":
             (operand,) = statement.operands
-            return self._to_float(read(operand), value_dtype(self._kernel, operand))
+            wide = self._to_float(read(operand), value_dtype(self._kernel, operand))
+            return self._rounded(wide, statement.dtype)
         first, second = map(read, statement.operands)
         name = INSTRUCTIONS[statement.op]
         if statement.op == "shr_arith" and statement.dtype is DType.U8:
@@ -151,6 +154,23 @@ class VectorTerms:
             return fn.cast("bitcast", bits, floats)
         wide = fn.cast("zext" if source is DType.U8 else "sext", value, words)
         return fn.cast("sitofp", wide, floats)
+
+    def _rounded(self, value: Value, target: DType) -> Value:
+        """A vector of f32 in another type, rounded to nearest even."""
+        fn, words = self._fn, self._type(I32)
+        if target is DType.F32:
+            return value
+        if target is DType.F16:
+            return fn.cast("fptrunc", value, self._type(HALF))
+        bits = fn.cast("bitcast", value, words)
+        sixteen, one = (self._same(integer(number, I32)) for number in (16, 1))
+        odd = fn.op("and", fn.op("lshr", bits, sixteen), one)
+        half = fn.op("add", odd, self._same(integer(0x7FFF, I32)))
+        upper = fn.op("lshr", fn.op("add", bits, half), sixteen)
+        conditions = self._type(I1)
+        is_nan = fn.define("", conditions, f"fcmp uno {value}, {value.text}")
+        chosen = f"select {is_nan}, {self._same(integer(_NAN, I32))}, {upper}"
+        return fn.cast("trunc", fn.define("", words, chosen), self._type(I16))
 
     # Tables of 16 lanes.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from codegen_svc.emitters.llvm.vector_sums import VectorSums, nibble_of, vector_sums
 from examples.integer_weights import with_integer_weights
@@ -78,6 +79,49 @@ def test_other_floats_are_multiplied_too(dtype: torch.dtype, target: str) -> Non
     exact = form.layer(*(a.double() if a.is_floating_point() else a for a in args))
     error = (form.layer(*args).double() - exact).abs().max().item()
     assert (found.double() - exact).abs().max().item() <= 2 * error
+
+
+ROUNDED = """\
+kernel rounded
+param in in0: f32[64]
+param in in1: u8[512]
+param in in2: {dtype}[8]
+param out out0: f32[8]
+for d0 in 8
+reduce r0 in 64
+  %0: f32 = load in0[r0]
+  %1: u8 = load in1[64*d0 + r0]
+  %2: f32 = convert %1
+  %3: {dtype} = load in2[d0]
+  %4: f32 = convert %3
+  %5: f32 = mul %2, %4
+  %6: {dtype} = convert %5
+  %7: f32 = convert %6
+  %8: f32 = mul %0, %7
+  %9: f32 = sum %8
+  store out0[d0] = %9
+"""
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_weights_are_rounded_where_the_program_does(dtype: str, target: str) -> None:
+    """One term is 1 and the others are 0, so that a sum is a rounded weight."""
+    kernel = parse_kernel(ROUNDED.format(dtype=dtype))
+    sums_of(kernel)
+    kind = NUMPY[kernel.param("in2").dtype]
+    draw = np.random.default_rng(0)
+    x, weight = np.zeros(64, np.float32), draw.integers(0, 256, 512).astype(np.uint8)
+    x[37] = 1
+    scale = draw.standard_normal(8).astype(kind)
+    scale[1:4] = np.nan, np.inf, 1e-5
+    out = np.zeros(8, np.float32)
+    given = {"in0": x, "in1": weight, "in2": scale, "out0": out}
+    assert run(kernel, given, target=target) == 0
+    wide = weight.reshape(8, 64).astype(np.float32) * scale.astype(np.float32)[:, None]
+    rounded = wide.astype(kind).astype(np.float32)
+    expected = np.where(np.isfinite(rounded).all(1), rounded[:, 37], np.nan)
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("target", run_targets())
@@ -212,6 +256,22 @@ def test_no_byte_behind_a_matrix_is_read(offset: int) -> None:
     kernel = parse_kernel(WORDS.format(size=1021 + offset, offset=offset))
     found = vector_sums(kernel, 512)
     assert (found is not None) == (offset == 3)
+
+
+def test_what_makes_x_is_no_part_of_putting_it_in_order() -> None:
+    """Stored in the order of the integers of a word, a norm's results would be far apart."""
+    form = FORMS["int4-neighbours"]
+
+    def layer(x: Tensor, *stored: Tensor) -> Tensor:
+        return form.layer(functional.rms_norm(x, (K,)), *stored)
+
+    args = operands(form, 1, 64, K)
+    with torch.no_grad():
+        graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    program = optimize(graph, facts_of("cpu:x86-64-v4-amd"), ProductChoice.AUTO).program
+    norm, order, product = program.kernels
+    assert [bool(kernel.reduction) for kernel in (norm, order, product)] == [True, False, True]
+    assert len(norm.outer) + len(norm.reduction) <= 2
 
 
 def test_other_operations_have_other_code() -> None:
