@@ -89,9 +89,8 @@ def measured(name: str, dtype: str, *, frozen: bool) -> tuple[Seconds, Seconds]:
     """The seconds of kernelfarm and of Inductor for a model."""
     with running_farm(vendors="cpu") as farm:
         os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
-        ours = _first_call(
-            name, dtype, Timed(torch_backend.kernelfarm, mode="strict", freezing=frozen)
-        )
+        options = {"mode": "strict", "freezing": frozen, "timeout_s": 600.0}
+        ours = _first_call(name, dtype, Timed(torch_backend.kernelfarm, options=options))
     inductor = torch._dynamo.lookup_backend("inductor")
     return ours, _first_call(name, dtype, Timed(inductor), fresh_cache())
 
