@@ -69,6 +69,7 @@ class _Fuser:
     def __init__(self, state: FusionState, products: Products) -> None:
         self.state = state
         self._products = products
+        self._reordered = products.reordered
         self.refusals: dict[Pair, Refusal] = {}
         self._context = MergeContext(state.chosen.storages, state.chosen.facts.bounds, state.likely)
         self._versions: dict[int, int] = {}
@@ -141,7 +142,7 @@ class _Fuser:
 
     def _orders_alone(self, a: Group, b: Group) -> Refused | None:
         """The refusal of a group that would store its results far from each other."""
-        orders = [not self._products.reordered.isdisjoint(g.positions) for g in (a, b)]
+        orders = [not self._reordered.isdisjoint(g.positions) for g in (a, b)]
         if orders[0] == orders[1]:
             return None
         return Refused("one puts values in the order of integers that share bytes")

@@ -67,6 +67,7 @@ class _Rewriter:
         self._types = dict(facts.types)
         # Facts over the nodes that are rewritten so far.
         self.facts: GraphFacts = replace(facts, producers=self._producers, types=self._types)
+        self._returned = frozenset(value for arg in graph.outputs for value in refs_in(arg))
         self._next = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
 
     def visit(self, node: Node) -> None:
@@ -103,9 +104,8 @@ class _Rewriter:
     def is_only_multiplied(self, value: int) -> bool:
         """True if products of the framework alone read a value of the old graph."""
         readers = [self._graph.nodes[at] for at in self.facts.consumers.get(value, ())]
-        is_returned = any(value in refs_in(arg) for arg in self._graph.outputs)
         are_products = all(reader.attr("op") in _PRODUCTS for reader in readers)
-        return bool(readers) and are_products and not is_returned
+        return bool(readers) and are_products and value not in self._returned
 
     def producer(self, value: int) -> Node | None:
         """The rewritten node that makes a value."""

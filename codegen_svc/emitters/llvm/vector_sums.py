@@ -58,6 +58,8 @@ _MOST_TOGETHER = 4
 far from each other as lines of one set of a cache."""
 _CACHED_BYTES = 32768
 """More bytes of rows do not stay in a first-level cache beside weights."""
+_MOST_STATEMENTS, _MOST_DEPTH = 512, 64
+"""Of the terms: a step has them for each vector and result, and each waits for its operands."""
 _COUNTED = (*BYTES, DType.I16, DType.I32)
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _NUMBERS = (*_COUNTED, *_FLOATS)
@@ -115,6 +117,8 @@ def vector_sums(kernel: Kernel, vector_bits: int) -> VectorSums | None:
     if not terms.extent.is_constant or terms.extent.constant % lanes:
         return None
     inside = _inside(kernel)
+    if len(inside) > _MOST_STATEMENTS or _depth(kernel, inside) > _MOST_DEPTH:
+        return None
     loads = vector_loads(kernel, inside, terms, lanes)
     varying = None if loads is None else _varying(kernel, inside, loads)
     if loads is None or varying is None:
@@ -192,6 +196,14 @@ def _inside(kernel: Kernel) -> list[int]:
             found.add(number)
             pending += operands_of(kernel.body[number])
     return sorted(found)
+
+
+def _depth(kernel: Kernel, inside: list[int]) -> int:
+    """The most statements of which each is an operand of the next one."""
+    depths: dict[int, int] = {}
+    for number in inside:
+        depths[number] = 1 + max((depths[o] for o in operands_of(kernel.body[number])), default=0)
+    return max(depths.values(), default=0)
 
 
 def _varying(

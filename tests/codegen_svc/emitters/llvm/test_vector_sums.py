@@ -274,6 +274,18 @@ def test_what_makes_x_is_no_part_of_putting_it_in_order() -> None:
     assert len(norm.outer) + len(norm.reduction) <= 2
 
 
+@pytest.mark.parametrize(("length", "is_vector"), [(40, True), (900, False)])
+def test_long_chains_of_operations_have_other_code(length: int, *, is_vector: bool) -> None:
+    """Each operation takes Python's stack, and a copy for each vector of a step."""
+    lines = WORDS.format(size=1024, offset=3).splitlines()
+    chain = [f"  %{n}: f32 = mul %{n - 1}, %0" for n in range(4, 4 + length)]
+    last = 3 + length
+    end = [f"  %{last + 1}: f32 = sum %{last}", f"  store out0[d0] = %{last + 1}"]
+    kernel = parse_kernel("\n".join([*lines[:-2], *chain, *end]) + "\n")
+    assert (vector_sums(kernel, 512) is not None) == is_vector
+    assert stage_text(built(kernel, "cpu:x86-64-v4-amd"), "asm")
+
+
 def test_other_operations_have_other_code() -> None:
     text = WORDS.format(size=1024, offset=3).replace("mul %0, %2", "div %0, %2")
     assert vector_sums(parse_kernel(text), 512) is None
