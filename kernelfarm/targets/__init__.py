@@ -154,12 +154,21 @@ def _base(
 
 
 def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Shared tables with a chip's own values in them."""
+    """Shared tables with a chip's own values in them.
+
+    A table whose keys are numbers is a series that was measured at once: a chip's own one replaces
+    it.
+    """
     merged = {**shared, **own}
     for key in shared.keys() & own.keys():
-        if isinstance(shared[key], dict) and isinstance(own[key], dict):
-            merged[key] = _merged(shared[key], own[key])
+        tables = shared[key], own[key]
+        if all(isinstance(table, dict) and not _is_series(table) for table in tables):
+            merged[key] = _merged(*tables)
     return merged
+
+
+def _is_series(table: Mapping[str, Any]) -> bool:
+    return bool(table) and all(key.isdecimal() for key in table)
 
 
 def _without(table: Mapping[str, Any], key: str) -> dict[str, Any]:

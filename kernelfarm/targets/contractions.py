@@ -24,18 +24,21 @@ class ProductTimes:
 
     A product is x (m, k) by a weight of n x k elements. Both tables have times for some m as
     multiples of the library's time for m = 1. A product with a weight of less than
-    `min_weight_bytes` is the library's: caches and launches decide its time.
+    `min_weight_bytes` is the library's: caches and launches decide its time. So is one of several
+    rows whose number of terms is no multiple of `row_terms`: they fill no vectors.
     """
 
     min_weight_bytes: int
     library: tuple[tuple[str, float], ...] = ()
     kernel: tuple[tuple[str, float], ...] = ()
+    row_terms: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class FewRowFacts:
     """Times of products with few rows: `wide` of f32, `narrow` of elements of 16 bits.
 
+    `paired` are those of bf16 on processors that multiply pairs of them, in place of `narrow`.
     `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
     `integers` are those by weights that a model computes from integers of 8 bits,
     `shared_integers` and `shared_integer_columns` from smaller ones that share stored integers; the
@@ -46,6 +49,7 @@ class FewRowFacts:
     wide_columns: ProductTimes | None = None
     narrow: ProductTimes | None = None
     narrow_columns: ProductTimes | None = None
+    paired: ProductTimes | None = None
     integers: ProductTimes | None = None
     shared_integers: ProductTimes | None = None
     shared_integer_columns: ProductTimes | None = None
@@ -78,13 +82,17 @@ class TileFacts:
 class FrozenProductFacts:
     """Products by frozen weights that kernels compute faster than the library with packed weights.
 
-    `one_row` are the types of elements of those of one row. Clients leave their weights as they
-    are, but for a weight (k, n), which they turn into (n, k) in memory. `in_tiles` are the types of
-    those of at least `least_rows` rows and `least_columns` columns, by weights of at least
-    `least_weight_bytes`, which clients store in panels.
+    `in_rows` are the types of elements of those of few rows, with the most rows of each. If there
+    is more than one row, its terms are a multiple of `row_terms`, and weights have at least
+    `row_weight_bytes`. Clients leave their weights as they are, but for a weight (k, n), which they
+    turn into (n, k) in memory. `in_tiles` are the types of those of at least `least_rows` rows and
+    `least_columns` columns, by weights of at least `least_weight_bytes`, which clients store in
+    panels.
     """
 
-    one_row: tuple[str, ...] = ()
+    in_rows: tuple[tuple[str, int], ...] = ()
+    row_terms: int = 1
+    row_weight_bytes: int = 1
     in_tiles: tuple[str, ...] = ()
     least_rows: int = 1
     least_columns: int = 1

@@ -10,10 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.graph_ir import Node
-from optimizer_svc.analysis.graph_facts import GraphFacts, Piece
+from optimizer_svc.analysis.graph_facts import GraphFacts, Piece, operands
 
 MAX_PIECES_SELECTED = 8
 """The most pieces that a reader selects from; Inductor's `max_pointwise_cat_inputs` is 8 too."""
@@ -22,6 +22,23 @@ MAX_PIECES_SELECTED = 8
 def is_many_pieces(facts: GraphFacts, node: Node) -> bool:
     """True for a cat with more pieces than a reader should select from."""
     return node.op == "cat" and len(facts.pieces[node.results[0]]) > MAX_PIECES_SELECTED
+
+
+def is_of_row_sums(facts: GraphFacts, node: Node) -> bool:
+    """True for a cat of two rows or more, each of which is a sum of products, perhaps rounded."""
+    pieces = operands(node)
+    if node.op != "cat" or node.attr("dim") != 0 or len(pieces) == 1:
+        return False
+    return all(facts.types[v].shape[0] is ONE and _is_sum_of_products(facts, v) for v in pieces)
+
+
+def _is_sum_of_products(facts: GraphFacts, value: int) -> bool:
+    for op in ("reshape", "convert", "add", "sum"):
+        node = facts.producers.get(value)
+        if node is not None and node.op == op:
+            value = operands(node)[0]
+    product = facts.producers.get(value)
+    return product is not None and product.op == "mul" and node is not None and node.op == "sum"
 
 
 def pieces_within(pieces: Sequence[Piece], axis_index: Expr, bounds: Bounds) -> tuple[Piece, ...]:

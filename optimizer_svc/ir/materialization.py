@@ -28,6 +28,7 @@ class Materialization:
     extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
     the memory of another value, which is complete when all its slices are. Values in `unrounded`
     stay in f32 unless they are stored. Those in `partial_sums` are stored by kernels of their own.
+    Those in `row_cats` are stored row by row, each by the kernel that sums it.
     `notes` are decisions for the report, one fact a line.
     """
 
@@ -39,4 +40,5 @@ class Materialization:
     slices: Mapping[int, StoredSlice] = field(default_factory=dict)
     unrounded: frozenset[int] = frozenset()
     partial_sums: frozenset[int] = frozenset()
+    row_cats: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

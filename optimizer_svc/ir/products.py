@@ -49,16 +49,21 @@ class Products:
         """The products whose weights are computed by their kernels, by results, in order."""
         return {result: product for result, product in self.by_result.items() if product.integers}
 
+    @property
+    def are_of_processor(self) -> bool:
+        """True if a processor computes them: it multiplies f32 in tiles."""
+        return self.factors == WIDE_FACTORS
+
     def are_in_tiles(self, kernel: Kernel) -> bool:
         """True if the code generator computes a kernel's sums in tiles."""
-        if self.factors == WIDE_FACTORS:
+        if self.are_of_processor:
             return single_product(kernel) is not None
         return find_contraction(kernel, self.factors) is not None
 
     @property
     def strided(self) -> frozenset[int]:
         """The values that a processor multiplies in tiles: views of memory with steps."""
-        if self.factors != WIDE_FACTORS:
+        if not self.are_of_processor:
             return frozenset()
         return frozenset(product.x for product in self.by_result.values() if product.is_tiled)
 

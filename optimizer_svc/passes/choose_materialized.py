@@ -17,6 +17,7 @@ from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import Arg, Graph, Ref
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
+from optimizer_svc.analysis.cat_pieces import is_of_row_sums
 from optimizer_svc.analysis.costly_values import WHOLE_ROWS, store_costly
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.extern_layouts import takes_any_strides
@@ -60,6 +61,7 @@ def choose_materialized(
     views = _operand_views(facts, storages)
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
+    row_cats = _materialize_rows(facts, storages, products)
     computed = _computed_weights(facts, storages, products)
     partial_sums = store_costly(facts, storages, computed)
     members = [v for v, s in storages.items() if not facts.is_storage(v)]
@@ -75,6 +77,7 @@ def choose_materialized(
             for position, arg in enumerate(graph.outputs)
         ),
         partial_sums=partial_sums,
+        row_cats=row_cats,
     )
 
 
@@ -245,6 +248,21 @@ def _materialize_multiplied(
         base = facts.base_of(value)
         if base not in storages:
             storages[base] = temporary_storage(facts, base)
+
+
+def _materialize_rows(
+    facts: GraphFacts, storages: dict[int, Storage], products: Products
+) -> frozenset[int]:
+    """Stores the results of a processor's products of few rows, whose rows have sums of their own.
+
+    What reads them would select one of the rows for each element.
+    """
+    if not (products.are_of_processor and products.by_result):
+        return frozenset()
+    found = frozenset(n.results[0] for n in facts.graph.nodes if is_of_row_sums(facts, n))
+    for value in sorted(found):
+        storages.setdefault(value, temporary_storage(facts, value))
+    return found
 
 
 def _computed_weights(

@@ -309,6 +309,8 @@ def _expected(
         return Refused(f"by weights with rows of no multiple of {units.row_bytes} bytes")
     if product_of(list(weight.shape)).constant * itemsize_bytes < times.min_weight_bytes:
         return Refused(f"by weights of less than {times.min_weight_bytes} bytes")
+    if rows > 1 and weight.shape[-1].constant % times.row_terms:
+        return Refused(f"by weights whose rows are no multiple of {times.row_terms} terms")
     kernel = [(int(m), time) for m, time in times.kernel if int(m) >= rows]
     library = [(int(m), time) for m, time in times.library if int(m) <= rows]
     if not kernel or not library:
@@ -349,7 +351,9 @@ def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes |
     if product.integers is not None:
         has_rows = product.integers.has_rows
         return known.shared_integers if has_rows else known.shared_integer_columns
-    return known.narrow_columns if product.has_columns else known.narrow
+    if product.has_columns:
+        return known.narrow_columns
+    return known.paired if dtype is DType.BF16 and known.paired is not None else known.narrow
 
 
 def _times_text(expected: _Expected) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 from kernelfarm.ir.graph_ir import Constant, Node, TensorType
 from kernelfarm.ir.program_ir import BufferKind
 from optimizer_svc.analysis.cat_pieces import MAX_PIECES_SELECTED, is_many_pieces
@@ -58,6 +58,7 @@ def store_cats(chosen: Materialization) -> Materialization:
     plans: dict[int, _Plan] = {}
     if any(is_many_pieces(chosen.facts, node) for node in cats):
         chosen, plans, reasons = _settled(chosen)
+    plans |= {v: _Plan(_rows_of(chosen, v), ()) for v in chosen.row_cats if v not in plans}
     notes = tuple(dict.fromkeys(_notes(chosen, cats, plans, reasons)))
     cuts = {value: plan.splits for value, plan in plans.items() if plan.splits is not None}
     return replace(_Splitter(chosen, cuts).result(), notes=notes)
@@ -112,6 +113,12 @@ def _planned(chosen: Materialization, value: int, made: Collection[int]) -> _Pla
         return _Plan(None, tuple(materialized.items()))
     even = equal_split_points(cuts, chosen.facts.types[value].shape[cuts.dim])
     return _Plan(cuts if _splits_rows(found, even, made) else even, ())
+
+
+def _rows_of(chosen: Materialization, value: int) -> SplitPoints:
+    """The split points of a cat of rows."""
+    count = chosen.facts.types[value].shape[0].constant
+    return SplitPoints(0, tuple(as_expr(row) for row in range(1, count)))
 
 
 def _splits_rows(found: LoweredNest, cuts: SplitPoints, made: Collection[int]) -> bool:
@@ -229,7 +236,9 @@ def _notes(
         value = node.results[0]
         count = len(chosen.facts.pieces[value])
         what = f"cat of {count} pieces ({_captured(node)})"
-        if count <= MAX_PIECES_SELECTED:
+        if value in chosen.row_cats:
+            yield f"{what}: stored row by row, by the kernel that sums products"
+        elif count <= MAX_PIECES_SELECTED:
             yield f"{what}: selected where it is read: at most {MAX_PIECES_SELECTED} pieces"
         elif value in reasons:
             yield f"{what}: stored piece by piece into memory of its own: {reasons[value]}"

@@ -88,9 +88,12 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     if product is not None:
         plan = replace(plan, rows=product.units, lane=None)
         module.rounds_results = product.is_paired and _stores_bf16(kernel)
-    sums = vector_sums(kernel, target.vector_bits) if product is None else None
+    sums = None
+    if product is None:
+        sums = vector_sums(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)
     if sums is not None:
         plan = replace(plan, rows=(*kernel.outer[:-1], sums.units), lane=None)
+        module.rounds_results = sums.is_paired and _stores_bf16(kernel)
     _write_range(module, kernel, (plan, product or sums), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)

@@ -10,7 +10,7 @@ from codegen_svc.emitters.llvm.text import FunctionText, Value
 
 # One instruction of x86-64 interleaves elements within such pieces of two vectors, or chooses among
 # their whole pieces.
-_PIECE_BITS: Final = 128
+PIECE_BITS: Final = 128
 
 
 def transposed(fn: FunctionText, rows: Sequence[Value], element_bits: int) -> list[Value]:
@@ -20,7 +20,7 @@ def transposed(fn: FunctionText, rows: Sequence[Value], element_bits: int) -> li
     """
     side = len(rows)
     kind = f"<{side} x i{element_bits}>"
-    piece = min(side, _PIECE_BITS // element_bits)
+    piece = min(side, PIECE_BITS // element_bits)
     groups = [rows[start : start + piece] for start in range(0, side, piece)]
     turned = [_turned_within(fn, kind, group, side) for group in groups]
     columns = [_turned_pieces(fn, kind, pieces, piece) for pieces in zip(*turned, strict=True)]
@@ -45,7 +45,7 @@ def _turned_within(fn: FunctionText, kind: str, rows: Sequence[Value], length: i
     ]
     for _ in range(piece.bit_length() - 1):
         found = [
-            _shuffled(fn, kind, found[k], found[k + half], mask)
+            shuffled(fn, kind, found[k], found[k + half], mask)
             for k in range(half)
             for mask in masks
         ]
@@ -65,14 +65,15 @@ def _turned_pieces(fn: FunctionText, kind: str, rows: Sequence[Value], piece: in
     ]
     for _ in range(count.bit_length() - 1):
         found = [
-            _shuffled(fn, kind, found[k], found[k + 1], mask)
+            shuffled(fn, kind, found[k], found[k + 1], mask)
             for mask in masks
             for k in range(0, count, 2)
         ]
     return found
 
 
-def _shuffled(fn: FunctionText, kind: str, a: Value, b: Value, mask: Sequence[int]) -> Value:
+def shuffled(fn: FunctionText, kind: str, a: Value, b: Value, mask: Sequence[int]) -> Value:
+    """The vector of those lanes of two vectors that a mask lists."""
     listed = ", ".join(f"i32 {at}" for at in mask)
     instruction = f"shufflevector {a}, {b}, <{len(mask)} x i32> <{listed}>"
     return fn.define("turn", kind, instruction)

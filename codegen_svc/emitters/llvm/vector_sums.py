@@ -1,9 +1,12 @@
-"""Sums over the terms of rows in vectors: products of few rows by weights of integers.
+"""Sums over the terms of rows in vectors: products of few rows by a weight.
 
-A step of the loop over terms takes those of some vectors. It computes the weights of a result from
-their integers once, and adds their products with the terms of all rows of the other matrix. If
-these rows are many, a unit has some neighbouring results, so that a step reads the rows once for
-all of them.
+A step of the loop over terms takes those of some vectors. It reads the weights of a result once, or
+computes them from integers, and adds their products with the terms of all rows of the other matrix.
+A unit has some neighbouring results, so that a step reads the rows once for all of them
+(`vector_sum_units.py`).
+
+Products of bf16 are added in pairs by one instruction, if the processor has it, which takes
+subnormal elements as 0. A lane has two terms then.
 
 A float that depends on four bits of a byte, and besides them on nothing that differs between the
 terms of a vector, is a table of 16 lanes: it is computed once for each value that the bits may
@@ -13,9 +16,16 @@ whatever is computed from it.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.schedule import value_dtype
+from codegen_svc.emitters.llvm.vector_divisions import (
+    Division,
+    Extents,
+    divided_integers,
+    divided_products,
+)
 from codegen_svc.emitters.llvm.vector_loads import (
     BYTES,
     WORD_BYTES,
@@ -24,7 +34,7 @@ from codegen_svc.emitters.llvm.vector_loads import (
     vector_loads,
 )
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.expr import ceil_div
 from kernelfarm.ir.loop_ir import (
     Axis,
     Compute,
@@ -48,16 +58,6 @@ INSTRUCTIONS = {
     **{"shl": "shl", "shr_arith": "ashr"},
 }
 """Instructions for vectors of f32 and of integers."""
-_MOST_SUMS = {512: 16}
-_FEW_SUMS = 8
-"""Vectors of running sums in registers, of 32 with AVX-512, else of 16 or more."""
-_MOST_VECTORS = 4
-"""Vectors of a step that are added to sums of their own: each sum waits for the one before."""
-_MOST_TOGETHER = 4
-"""Results of a unit. In a loop, 8 take 1.4 to 1.5 times as long: the rows of their weights are as
-far from each other as lines of one set of a cache."""
-_CACHED_BYTES = 32768
-"""More bytes of rows do not stay in a first-level cache beside weights."""
 _MOST_STATEMENTS, _MOST_DEPTH = 512, 64
 """Of the terms: a step has them for each vector and result, and each waits for its operands."""
 _COUNTED = (*BYTES, DType.I16, DType.I32)
@@ -72,22 +72,22 @@ _NIBBLE, _NIBBLE_BITS = 15, 4
 class VectorSums:
     """The `sums` of a kernel, by number, over `terms` in vectors of so many `lanes`.
 
-    A unit has `together` neighbours of the axis `results`, in a loop if it `has_loop`, and a step
-    of the loop over terms has so many `vectors`. `loads` are the loads of the terms, and `varying`
-    the values that differ between the lanes of a vector. Memory is asked ahead for what the loads
-    in `fetched` read.
+    A lane has `lane_terms`. Neighbours on the axis `results` are computed together, as `division`
+    says. `loads` are the loads of the terms, and `varying` the values that differ between the lanes
+    of a vector. Memory is asked ahead for what the loads in `fetched` read. All results read what
+    those in `rows` do.
     """
 
     terms: Axis
     results: Axis
     lanes: int
-    vectors: int
-    together: int
-    has_loop: bool
+    lane_terms: int
+    division: Division
     sums: tuple[int, ...]
     loads: dict[int, VectorLoad]
     varying: frozenset[int]
     fetched: tuple[int, ...]
+    rows: tuple[int, ...]
 
     @property
     def vector_bytes(self) -> int:
@@ -95,9 +95,25 @@ class VectorSums:
         return WORD_BYTES * self.lanes
 
     @property
+    def vector_terms(self) -> int:
+        """The terms of a vector."""
+        return self.lanes * self.lane_terms
+
+    @property
+    def is_paired(self) -> bool:
+        """True if a lane has two terms."""
+        return self.lane_terms == 2
+
+    @property
     def units(self) -> Axis:
         """The axis of the units, in place of the one of results."""
-        return Axis(BLOCK, self.results.extent // self.together)
+        return Axis(BLOCK, ceil_div(self.results.extent, self.division.unit_results))
+
+    @property
+    def has_rest(self) -> bool:
+        """True if the last unit has fewer results than others."""
+        of_unit, extent = self.division.unit_results, self.results.extent
+        return of_unit > 1 and not (extent.is_constant and extent.constant % of_unit == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,43 +124,60 @@ class Nibble:
     shift: int
 
 
-def vector_sums(kernel: Kernel, vector_bits: int) -> VectorSums | None:
-    """How a processor sums a kernel's terms in vectors; None if it is no such kernel."""
-    lanes = vector_bits // (8 * WORD_BYTES)
+def vector_sums(
+    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False
+) -> VectorSums | None:
+    """How a processor sums a kernel's terms in vectors; None if it is no such kernel.
+
+    `has_bf16_dots`: it multiplies and adds pairs of bf16.
+    """
     if len(kernel.reduction) != 1 or not kernel.outer or not _are_plain_sums(kernel):
-        return None
-    (terms,), results = kernel.reduction, kernel.outer[-1]
-    if not terms.extent.is_constant or terms.extent.constant % lanes:
         return None
     inside = _inside(kernel)
     if len(inside) > _MOST_STATEMENTS or _depth(kernel, inside) > _MOST_DEPTH:
         return None
-    loads = vector_loads(kernel, inside, terms, lanes)
+    lanes = vector_bits // (8 * WORD_BYTES)
+    if has_bf16_dots:
+        found = _sums_of(kernel, inside, lanes, 2)
+        if found is not None and _are_pairs(kernel, found):
+            return found
+    return _sums_of(kernel, inside, lanes, 1)
+
+
+def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> VectorSums | None:
+    """The sums by vectors of so many lanes; None if there are none."""
+    (terms,), results = kernel.reduction, kernel.outer[-1]
+    vector_terms = lanes * lane_terms
+    if not terms.extent.is_constant or terms.extent.constant % vector_terms:
+        return None
+    loads = vector_loads(kernel, inside, terms, vector_terms)
     varying = None if loads is None else _varying(kernel, inside, loads)
     if loads is None or varying is None:
         return None
-    integers = [n for n in loads if n in varying and _is_stored_integer(kernel, n, results)]
-    if not integers:
+    weights = [n for n in loads if n in varying and _is_of_result(kernel, n, results)]
+    integers = [n for n in weights if value_dtype(kernel, n) in BYTES]
+    if not integers and not _are_products(kernel, set(weights), loads):
         return None
     sums = tuple(n for n, s in enumerate(kernel.body) if isinstance(s, Reduce))
-    has_parts = any(_is_added(kernel.body[number]) for number in varying)
-    most = _MOST_SUMS.get(vector_bits, _FEW_SUMS)
-    are_cached = _row_bytes(kernel, loads, varying) <= _CACHED_BYTES
-    together = 1 if are_cached else _divisor(results.extent, _MOST_TOGETHER)
-    if not has_parts:
-        together = min(together, _divisor(results.extent, max(1, most // len(sums))))
-    vectors = min(_MOST_VECTORS, max(1, most // (together * len(sums))))
+    rows = tuple(n for n in loads if n in varying and n not in weights)
+    row_bytes = _row_bytes(kernel, rows)
+    each = Extents(results.extent, terms.extent.constant, vector_terms, len(sums))
+    if not integers:
+        division = divided_products(each, row_bytes, lanes)
+    else:
+        has_parts = any(_is_added(kernel.body[number]) for number in varying)
+        division = divided_integers(each, row_bytes, lanes, has_parts=has_parts)
     return VectorSums(
         terms=terms,
         results=results,
         lanes=lanes,
-        vectors=1 if has_parts else _divisor(terms.extent // lanes, vectors),
-        together=together,
-        has_loop=has_parts and together > 1,
+        lane_terms=lane_terms,
+        division=division,
         sums=sums,
         loads=loads,
         varying=varying,
-        fetched=tuple({loads[number].base: number for number in integers}.values()),
+        fetched=tuple({loads[n].base: n for n in integers or weights}.values()),
+        rows=rows,
     )
 
 
@@ -165,13 +198,6 @@ def nibble_of(kernel: Kernel, number: int) -> Nibble | None:
     if value < _NIBBLE_BITS:
         return None
     return Nibble(loaded, 0 if statement.op == "shl" else _NIBBLE_BITS)
-
-
-def _divisor(extent: Expr, most: int) -> int:
-    """The largest number up to `most` that divides an extent."""
-    if not extent.is_constant:
-        return 1
-    return next(number for number in range(most, 0, -1) if extent.constant % number == 0)
 
 
 def _are_plain_sums(kernel: Kernel) -> bool:
@@ -246,17 +272,43 @@ def _is_within_bits(kernel: Kernel, statement: Compute) -> bool:
     return isinstance(amount, Literal) and 0 <= amount.value < bits
 
 
-def _row_bytes(kernel: Kernel, loads: dict[int, VectorLoad], varying: frozenset[int]) -> int:
-    """The bytes of terms that all results read."""
-    (terms,), results = kernel.reduction, kernel.outer[-1]
-    rows = [
-        load
-        for number in loads
-        if number in varying and isinstance(load := kernel.body[number], Load)
-        if results.name not in load.index.symbols
-    ]
-    each = sum(kernel.param(load.param).dtype.itemsize_bytes for load in rows)
-    return each * terms.extent.constant
+def _row_bytes(kernel: Kernel, rows: Collection[int]) -> int:
+    """The bytes of terms of rows that all results read."""
+    each = sum(value_dtype(kernel, number).itemsize_bytes for number in rows)
+    return each * kernel.reduction[0].extent.constant
+
+
+def _are_products(
+    kernel: Kernel, weights: Collection[int], loads: Mapping[int, VectorLoad]
+) -> bool:
+    """True if the terms are products of adjacent elements: one of a weight, one of a row."""
+    for summed in (s for s in kernel.body if isinstance(s, Reduce)):
+        factors = [_loaded(kernel, factor) for factor in operands_of(kernel.body[summed.operand])]
+        if not _is_product(kernel, summed.operand) or sum(f in weights for f in factors) != 1:
+            return False
+        if not all(factor is not None and loads[factor].stride == 1 for factor in factors):
+            return False
+    return True
+
+
+def _is_product(kernel: Kernel, number: int) -> bool:
+    statement = kernel.body[number]
+    return isinstance(statement, Compute) and statement.op == "mul"
+
+
+def _are_pairs(kernel: Kernel, sums: VectorSums) -> bool:
+    """True if the terms are products of elements of bf16."""
+    summed = [n for number in sums.sums for n in operands_of(kernel.body[number])]
+    are_narrow = all(value_dtype(kernel, n) is DType.BF16 for n in (*sums.rows, *sums.fetched))
+    return are_narrow and all(_is_product(kernel, number) for number in summed)
+
+
+def _loaded(kernel: Kernel, number: int) -> int | None:
+    """The load whose element a value is, perhaps converted to f32; None if it is none."""
+    value = kernel.body[number]
+    if isinstance(value, Compute) and value.op == "convert":
+        (number,) = value.operands
+    return number if isinstance(kernel.body[number], Load) else None
 
 
 def _is_added(statement: Statement) -> bool:
@@ -264,9 +316,7 @@ def _is_added(statement: Statement) -> bool:
     return isinstance(statement, Compute) and statement.op == "add"
 
 
-def _is_stored_integer(kernel: Kernel, number: int, results: Axis) -> bool:
-    """True if a load gives integers of a byte of each result."""
+def _is_of_result(kernel: Kernel, number: int, results: Axis) -> bool:
+    """True if a load gives elements of each result."""
     load = kernel.body[number]
-    if not isinstance(load, Load) or kernel.param(load.param).dtype not in BYTES:
-        return False
-    return results.name in load.index.symbols
+    return isinstance(load, Load) and results.name in load.index.symbols

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.next_panels import write_fetch
@@ -10,7 +11,7 @@ from codegen_svc.emitters.llvm.schedule import value_dtype
 from codegen_svc.emitters.llvm.text import FLOAT, HALF, I1, I8, I16, I32, I64, PTR, Value, integer
 from codegen_svc.emitters.llvm.unit import UnitContext
 from codegen_svc.emitters.llvm.values import Scope, ValueWriter
-from codegen_svc.emitters.llvm.vector_loads import WORD_BYTES
+from codegen_svc.emitters.llvm.vector_loads import STEP, WORD_BYTES
 from codegen_svc.emitters.llvm.vector_sums import (
     INSTRUCTIONS,
     TABLE_LANES,
@@ -24,19 +25,30 @@ from kernelfarm.ir.loop_ir import Compute, Load, operands_of
 _BITS = 8
 _NAN = 0x7FC0
 """The bits of NaN as bf16."""
-_AHEAD_BYTES = 8192
-"""How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
-2,048 bytes 0.93 (AMD EPYC, Zen 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How many results and terms are between what is read and what memory is asked for."""
+
+    results: Value
+    terms: Value
 
 
 class VectorTerms:
     """Writes the values of one vector of terms for one result.
 
-    `scope` has the result's point, and the first term of the vector.
+    `scope` has the result's point, and the first term of the vector. `copies` are the addresses of
+    vectors that are in the first-level cache, by the load in whose place they are read.
     """
 
     def __init__(
-        self, context: UnitContext, sums: VectorSums, writer: ValueWriter, scope: Scope
+        self,
+        context: UnitContext,
+        sums: VectorSums,
+        writer: ValueWriter,
+        scope: Scope,
+        copies: Mapping[int, Value],
     ) -> None:
         self._context = context
         self._fn = context.fn
@@ -44,11 +56,14 @@ class VectorTerms:
         self._sums = sums
         self._writer = writer
         self._scope = scope
+        self._copies = copies
         self._known: dict[int, Value] = {}
         self._leaves: dict[int, frozenset[int | Nibble]] = {}
 
     def added(self, total: Value, number: int) -> Value:
         """A running sum and the terms, in one operation if they are products."""
+        if self._sums.is_paired:
+            return self._with_pairs(number, total)
         factors = self._factors(number)
         if factors is not None:
             return self._multiplied(*factors, total)
@@ -111,11 +126,37 @@ class VectorTerms:
             name = "lshr"
         return fn.op(name, first, second)
 
-    def fetch(self, number: int) -> None:
-        """Asks memory for a line of what a load reads later."""
-        fn = self._fn
-        ahead = f"getelementptr {I8}, {self._place(number)}, {I64} {_AHEAD_BYTES}"
-        write_fetch(fn, fn.define("ahead", PTR, ahead))
+    def _with_pairs(self, number: int, total: Value) -> Value:
+        """A running sum and the products of two terms in each lane."""
+        sides = [self._pairs(factor) for factor in operands_of(self._kernel.body[number])]
+        name = f"llvm.x86.avx512bf16.dpbf16ps.{_BITS * self._sums.vector_bytes}"
+        return self._fn.call_external(name, total.type, total, *sides)
+
+    def _pairs(self, factor: int) -> Value:
+        """Pairs of neighbouring terms of bf16: what a conversion to f32 reads."""
+        (load,) = operands_of(self._kernel.body[factor])
+        if load not in self._known:
+            kind = f"<{self._sums.vector_terms} x bfloat>"
+            place = self._copies.get(load) or self._place(load)
+            self._known[load] = self._fn.load(kind, place, DType.BF16.itemsize_bytes)
+        return self._known[load]
+
+    def fetch(self, number: int, ahead: Ahead | None) -> None:
+        """Asks memory for a line of what a load reads later; None: in the same row."""
+        fn, symbols = self._fn, self._scope.symbols
+        if ahead is None:
+            distance = integer(self._sums.division.ahead_bytes, I64)
+            place = f"getelementptr {I8}, {self._place(number)}, {distance}"
+            write_fetch(fn, fn.define("ahead", PTR, place))
+            return
+        results, terms = (axis.name for axis in (self._sums.results, self._sums.terms))
+        vectors = fn.op("sdiv", ahead.terms, integer(self._sums.vector_terms, I64))
+        further = {
+            results: fn.op("add nsw", symbols[results], ahead.results),
+            terms: fn.op("add nsw", symbols[terms], ahead.terms),
+            STEP: fn.op("add nsw", symbols[STEP], vectors),
+        }
+        write_fetch(fn, self._place(number, {**symbols, **further}))
 
     # Loads and conversions.
 
@@ -125,17 +166,19 @@ class VectorTerms:
         if at.stride == WORD_BYTES:
             byte = self._shifted(self._word(number), _BITS * at.offset)
             return fn.cast("trunc", byte, self._type(I8))
-        place = self._place(number)
+        place = self._copies.get(number) or self._place(number)
         return fn.load(self._type(memory_type(dtype)), place, dtype.itemsize_bytes)
 
     def _word(self, number: int) -> Value:
         """The words that the bytes of a load are in."""
         return self._fn.load(self._type(I32), self._place(number), 1, wish="word")
 
-    def _place(self, number: int) -> Value:
+    def _place(self, number: int, symbols: dict[str, Value] | None = None) -> Value:
+        """The address of a load's first element, at the scope's point unless symbols are given."""
         context, load = self._context, self._kernel.body[number]
         assert isinstance(load, Load)  # the caller has asked
-        position = context.index.write(self._sums.loads[number].base, self._scope.symbols)
+        point = self._scope.symbols if symbols is None else symbols
+        position = context.index.write(self._sums.loads[number].base, point)
         kind = memory_type(value_dtype(self._kernel, number))
         return self._fn.element(kind, context.buffers[load.param], position)
 

@@ -95,7 +95,7 @@ def pack_weights(
             other = _summand(node, convolution)
             other = None if other in plain else other
             made, before = _pack_convolution(values, operators, node, (convolution, other))
-        elif product is not None and _is_of_one_row(product, target.frozen_products):
+        elif product is not None and _is_in_rows(product, target.frozen_products):
             if not product.is_turned:
                 turn_weight(values, node, product.weight)
             continue
@@ -203,9 +203,15 @@ def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype])
     return found if is_whole and operands[1].dim() == 2 else None
 
 
-def _is_of_one_row(found: _Product, known: FrozenProductFacts) -> bool:
-    """True for a vector of a type whose products kernels compute at the rate of memory."""
-    return _row_count(found) == 1 and _DTYPES[value_of(found.rows).dtype].value in known.one_row
+def _is_in_rows(found: _Product, known: FrozenProductFacts) -> bool:
+    """True for few rows of a type whose products kernels compute at about the rate of memory."""
+    rows, weight = _row_count(found), value_of(found.weight)
+    most = dict(known.in_rows).get(_DTYPES[weight.dtype].value, 0)
+    if rows is None or rows > most:
+        return False
+    terms = weight.shape[1 if found.is_turned else 0]
+    is_large = weight.numel() * weight.element_size() >= known.row_weight_bytes
+    return rows == 1 or (is_large and terms % known.row_terms == 0)
 
 
 def _is_in_tiles(found: _Product, known: FrozenProductFacts) -> bool:

@@ -126,9 +126,23 @@ def test_a_chip_has_the_facts_of_its_base_except_its_own() -> None:
     assert processor == base.section(ProcessorFacts)
 
 
+def test_times_for_numbers_of_rows_are_a_chip_s_own_or_its_base_s() -> None:
+    """A series was measured at once: it has no numbers of another chip in it."""
+    base, amd = target_facts("cpu:x86-64-v4"), target_facts("cpu:x86-64-v4-amd")
+    assert amd.few_rows is not None
+    assert base.few_rows is not None
+    assert amd.few_rows.wide is not None
+    assert base.few_rows.wide is not None
+    numbers = [{m for m, _ in facts.few_rows.wide.kernel} for facts in (amd, base)]
+    assert "3" in numbers[1] - numbers[0]
+
+
 def test_a_base_may_have_a_base() -> None:
     amd, dots = target_facts("cpu:x86-64-v4-amd"), target_facts("cpu:x86-64-v4-bf16-amd")
-    assert dots.few_rows == amd.few_rows
+    assert dots.few_rows is not None
+    assert amd.few_rows is not None
+    assert dots.few_rows.wide == amd.few_rows.wide
+    assert dots.few_rows.paired != amd.few_rows.paired
     assert dots.section(LlvmFacts).has_bf16_dots
     assert dots.section(LlvmFacts).cpu == target_facts("cpu:x86-64-v4").section(LlvmFacts).cpu
     assert dots.tiles is not None

@@ -85,12 +85,23 @@ def test_a_processor_without_avx512_has_times_of_its_own() -> None:
         ("v4", DType.F32, {*range(1, 20)}),
         ("v4", DType.BF16, {1, 2}),
         ("v4", DType.F16, {1, 2}),
-        ("v3", DType.F32, {1, 2, 3, *range(16, 20)}),
+        ("v4-bf16", DType.BF16, {*range(1, 11), *range(16, 20)}),
+        ("v4-bf16", DType.F16, {*range(1, 13)}),
+        ("v3", DType.F32, {*range(1, 13), *range(16, 20)}),
+        ("v3", DType.BF16, {*range(1, 13)}),
     ],
 )
 def test_amd_processors_have_times_of_their_own(level, dtype, faster_rows) -> None:
     target = target_facts(f"cpu:x86-64-{level}-amd")
     assert {m for m in range(1, 20) if chosen(m, target, dtype)} == faster_rows
+
+
+@pytest.mark.parametrize(("dtype", "terms"), [(DType.F32, 16), (DType.BF16, 32)])
+def test_several_rows_are_the_library_s_if_their_terms_fill_no_vectors(dtype, terms) -> None:
+    target = target_facts("cpu:x86-64-v4-bf16-amd")
+    for rows in (1, 2, 8):
+        assert chosen(rows, target, dtype, k=2048 + terms)
+        assert chosen(rows, target, dtype, k=2048 + terms // 2) is (rows == 1)
 
 
 def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> None:
@@ -157,9 +168,9 @@ def test_processors_that_multiply_pairs_of_bf16_compute_products_of_them_in_tile
     assert choose_products(narrow, dots).by_result == {4: Product(1, 2, 0, is_tiled=True)}
     found = choose_products(narrow, target_facts("cpu:x86-64-v4-amd"))
     assert not found.by_result
-    # One and two rows are sums of rows; fewer than 16 are not worth a conversion of the weight.
+    # Up to ten rows are sums of rows; the library is faster for up to 15.
     assert {m for m in range(1, 20) if chosen(m, dots, DType.BF16, n=512, k=512)} == {
-        *(1, 2),
+        *range(1, 11),
         *range(16, 20),
     }
     assert not chosen(symbol("s0"), dots, DType.BF16)

@@ -17,6 +17,7 @@ from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.interpret import run_program
+from kernelfarm.ir.loop_ir import Access, Compute, Reduce
 from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Launch
@@ -109,6 +110,36 @@ def test_products_by_kernels_are_as_exact_as_the_library_s(
     assert ours.dtype is dtype
     errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
     assert errors[0] <= 4 * errors[1]
+
+
+@pytest.mark.parametrize("rows", [2, 8, 12])
+def test_each_row_is_stored_where_its_readers_find_it(rows: int) -> None:
+    """No kernel selects a row for each element: activations read one matrix."""
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return functional.gelu(functional.linear(x, weight, bias))
+
+    args = torch.randn(rows, 512), torch.randn(768, 512), torch.randn(768)
+    graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    program = optimize(graph, by_kernels("cpu:x86-64-v4-amd", rows)).program
+    product, activation = program.kernels
+    assert sum(isinstance(s, Reduce) for s in product.body) == rows
+    assert len([p for p in product.params if p.access is not Access.READ]) == 1
+    assert not any(isinstance(s, Compute) and s.op == "where" for s in activation.body)
+    assert len([p for p in activation.params if p.access is Access.READ]) == 1
+
+
+@pytest.mark.parametrize(("rows", "kernels"), [(1, 1), (4, 1), (6, 1), (8, 2)])
+def test_products_of_many_rows_are_kernels_of_their_own(rows: int, kernels: int) -> None:
+    """The registers of a processor hold the sums of twelve rows."""
+
+    def layer(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Sequence[torch.Tensor]:
+        return functional.linear(x, a), functional.linear(x, b)
+
+    args = torch.randn(rows, 512), torch.randn(768, 512), torch.randn(768, 512)
+    graph = decompose_to_prims(traced_one(layer, *args).graph).graph
+    program = optimize(graph, by_kernels("cpu:x86-64-v4-amd", rows)).program
+    assert len(program.kernels) == kernels
 
 
 def in_tiles(rows: int) -> TargetFacts:

@@ -212,13 +212,13 @@ def test_units_of_rows_that_no_cache_holds_have_several_results(
     name: str, rows: int, together: int, *, has_loop: bool
 ) -> None:
     sums = sums_of(kernel_of(FORMS[name].layer, *operands(FORMS[name], rows, 64, 4096)))
-    assert (sums.together, sums.has_loop) == (together, has_loop)
+    assert (sums.division.together, sums.division.has_loop) == (together, has_loop)
 
 
 def test_a_number_of_results_that_four_does_not_divide_has_smaller_units() -> None:
     form = FORMS["int8-before"]
     sums = sums_of(kernel_of(form.layer, *operands(form, 3, 33, 4096)))
-    assert sums.together == 3
+    assert sums.division.together == 3
 
 
 def test_terms_that_fill_no_vector_have_other_code() -> None:
@@ -229,7 +229,7 @@ def test_terms_that_fill_no_vector_have_other_code() -> None:
     assert vector_sums(kernel, 256) is not None
 
 
-def test_sums_without_stored_integers_have_other_code() -> None:
+def test_sums_of_other_terms_than_products_have_other_code() -> None:
     text = WORDS.format(size=1024, offset=3).replace("u8", "f32").replace("convert %1", "neg %1")
     assert vector_sums(parse_kernel(text), 512) is None
 

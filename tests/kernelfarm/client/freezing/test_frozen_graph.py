@@ -175,6 +175,28 @@ def test_kernels_read_rows_of_the_weight_of_a_product_of_one_row(
     assert bool(fold.find_nodes(op="call_function", target=turned_matrix)) is is_turned
 
 
+@pytest.mark.parametrize(
+    ("rows", "inner", "dtype", "is_plain"),
+    [
+        (10, 512, torch.bfloat16, True),
+        (11, 512, torch.bfloat16, False),
+        (10, 528, torch.bfloat16, False),  # its terms fill no vectors of pairs
+        (10, 480, torch.bfloat16, False),  # a small weight
+        (12, 512, torch.float32, True),
+        (13, 512, torch.float32, False),
+    ],
+)
+def test_products_of_few_rows_keep_their_plain_weight(
+    rows: int, inner: int, dtype: torch.dtype, *, is_plain: bool
+) -> None:
+    layer, small = nn.Linear(inner, 256).to(dtype), nn.Linear(inner, 60).to(dtype)
+    calls, x = FrozenCalls(lambda x: (layer(x), small(x)), DOTS), torch.randn(rows, inner).to(dtype)
+    for ours, eager in zip(calls(x), (layer(x), small(x)), strict=True):
+        torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
+    products = [t for t in calls.targets if "mm" in t or "linear" in t]
+    assert products == (["aten.addmm.default" if is_plain else LINEAR, LINEAR])
+
+
 def test_a_weight_with_another_use_is_not_copied() -> None:
     model, packed = Columns(torch.float32), nn.Linear(64, 96)
 
