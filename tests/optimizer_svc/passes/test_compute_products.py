@@ -126,11 +126,11 @@ def test_each_row_is_stored_where_its_readers_find_it(rows: int) -> None:
     assert sum(isinstance(s, Reduce) for s in product.body) == rows
     assert len([p for p in product.params if p.access is not Access.READ]) == 1
     assert not any(isinstance(s, Compute) and s.op == "where" for s in activation.body)
-    assert len([p for p in activation.params if p.access is Access.READ]) == 1
+    assert len([p for p in activation.params if p.access is not Access.WRITE]) == 1
 
 
-@pytest.mark.parametrize(("rows", "kernels"), [(1, 1), (4, 1), (6, 1), (8, 2)])
-def test_products_of_many_rows_are_kernels_of_their_own(rows: int, kernels: int) -> None:
+@pytest.mark.parametrize(("rows", "launches"), [(1, 1), (4, 1), (6, 1), (8, 2)])
+def test_products_of_many_rows_are_kernels_of_their_own(rows: int, launches: int) -> None:
     """The registers of a processor hold the sums of twelve rows."""
 
     def layer(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -139,7 +139,7 @@ def test_products_of_many_rows_are_kernels_of_their_own(rows: int, kernels: int)
     args = torch.randn(rows, 512), torch.randn(768, 512), torch.randn(768, 512)
     graph = decompose_to_prims(traced_one(layer, *args).graph).graph
     program = optimize(graph, by_kernels("cpu:x86-64-v4-amd", rows)).program
-    assert len(program.kernels) == kernels
+    assert len([step for step in program.plan.steps if isinstance(step, Launch)]) == launches
 
 
 def in_tiles(rows: int) -> TargetFacts:
