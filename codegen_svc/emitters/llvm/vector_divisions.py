@@ -30,7 +30,7 @@ for the one before."""
 _MOST_TOGETHER = 4
 """Results of a group. In a loop, 8 take 1.4 to 1.5 times as long: the rows of their weights are as
 far from each other as lines of one set of a cache."""
-_CACHED_BYTES, _CACHED_INTEGER_BYTES = 16384, 32768
+_CACHED_BYTES, _CACHED_INTEGER_BYTES = 24576, 32768
 """More bytes of rows do not stay in a first-level cache beside weights."""
 _BLOCK_BYTES, _UNIT_SUM_BYTES = 16384, 32768
 """The bytes of rows of a block, and of the sums of a unit with several groups."""
