@@ -33,12 +33,18 @@ def is_of_row_sums(facts: GraphFacts, node: Node) -> bool:
 
 
 def _is_sum_of_products(facts: GraphFacts, value: int) -> bool:
-    for op in ("reshape", "convert", "add", "sum"):
-        node = facts.producers.get(value)
-        if node is not None and node.op == op:
-            value = operands(node)[0]
-    product = facts.producers.get(value)
-    return product is not None and product.op == "mul" and node is not None and node.op == "sum"
+    """True for a sum of products; a bias, a rounding and a view may follow it, in this order."""
+    for op in ("reshape", "convert", "add"):
+        before = _operand_of(facts, value, op)
+        value = value if before is None else before
+    summed = _operand_of(facts, value, "sum")
+    return summed is not None and _operand_of(facts, summed, "mul") is not None
+
+
+def _operand_of(facts: GraphFacts, value: int, op: str) -> int | None:
+    """The first operand of the node that makes a value, if it is one of `op`."""
+    node = facts.producers.get(value)
+    return operands(node)[0] if node is not None and node.op == op else None
 
 
 def pieces_within(pieces: Sequence[Piece], axis_index: Expr, bounds: Bounds) -> tuple[Piece, ...]:

@@ -5,6 +5,9 @@ slices of itself, and each slice has a nest of its own. In each nest only one pi
 left. A kernel then stores a piece directly in the cat's memory, with the pointwise work that
 follows the cat. If a reader cannot be split (a reduction over the axis, for example), the cat
 itself is stored.
+
+So is a cat of the rows of a product, each of which has a sum of its own (`row_cats`): the kernel of
+the sums stores each row there.
 """
 
 from __future__ import annotations
@@ -58,7 +61,9 @@ def store_cats(chosen: Materialization) -> Materialization:
     plans: dict[int, _Plan] = {}
     if any(is_many_pieces(chosen.facts, node) for node in cats):
         chosen, plans, reasons = _settled(chosen)
-    plans |= {v: _Plan(_rows_of(chosen, v), ()) for v in chosen.row_cats if v not in plans}
+    for value in sorted(chosen.row_cats - plans.keys()):
+        if _whole(chosen, value) is None:
+            plans[value] = _Plan(_rows_of(chosen, value), ())
     notes = tuple(dict.fromkeys(_notes(chosen, cats, plans, reasons)))
     cuts = {value: plan.splits for value, plan in plans.items() if plan.splits is not None}
     return replace(_Splitter(chosen, cuts).result(), notes=notes)
@@ -236,7 +241,7 @@ def _notes(
         value = node.results[0]
         count = len(chosen.facts.pieces[value])
         what = f"cat of {count} pieces ({_captured(node)})"
-        if value in chosen.row_cats:
+        if value in chosen.row_cats and value in readers:
             yield f"{what}: stored row by row, by the kernel that sums products"
         elif count <= MAX_PIECES_SELECTED:
             yield f"{what}: selected where it is read: at most {MAX_PIECES_SELECTED} pieces"

@@ -53,7 +53,8 @@ _OUTSIDE: Final = frozenset(
         *("malloc", "free", "main", "memcpy", "memset", "memmove", "memcmp"),
     ]
 )
-# Touches each page of the stack in order: panel and sums are larger than the guard of a thread.
+# Touches each page of the stack in order: panels, sums and copied rows are larger than the guard of
+# a thread.
 _PROBED: Final = ' "probe-stack"="inline-asm"'
 # Names that the emitter uses for arguments.
 _OWN: Final = frozenset({"first", "last", "entry"})
@@ -166,7 +167,7 @@ def _write_range(
     fn = FunctionText(
         module,
         f"define internal i32 @{kernel.name}.range({arguments}{separator}"
-        f"i64 %first, i64 %last) noinline{_PROBED if isinstance(form, TiledProduct) else ''}",
+        f"i64 %first, i64 %last) noinline{'' if form is None else _PROBED}",
     )
     for name in (
         "first",

@@ -12,7 +12,7 @@ so that their rows stay in the first-level cache for all groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.llvm.schedule import SUM_BLOCK
 from codegen_svc.emitters.llvm.vector_loads import WORD_BYTES
@@ -34,6 +34,8 @@ _CACHED_BYTES, _CACHED_INTEGER_BYTES = 24576, 32768
 """More bytes of rows do not stay in a first-level cache beside weights."""
 _BLOCK_BYTES, _UNIT_SUM_BYTES = 16384, 32768
 """The bytes of rows of a block, and of the sums of a unit with several groups."""
+_LEAST_UNITS = 32
+"""Units of a kernel, which threads share: more groups than that leaves have no unit in common."""
 _AHEAD_BYTES, _AHEAD_INTEGER_BYTES = 16384, 8192
 """How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
 2,048 bytes 0.93; 8 rows by 4,096 x 1,024 of bf16 take 0.4 of it (AMD EPYC, Zen 5)."""
@@ -73,9 +75,8 @@ class Division:
 
     @property
     def one_by_one(self) -> Division:
-        """The division into units of one result."""
-        in_step = self.block_steps * self.vectors
-        return Division(1, self.vectors, in_step, ahead_bytes=self.ahead_bytes)
+        """The division into units of one result, whose terms are added in the same order."""
+        return replace(self, together=1, groups=1, has_loop=False, ahead_groups=0)
 
 
 def divided_products(each: Extents, row_bytes: int, lanes: int) -> Division:
@@ -92,7 +93,10 @@ def divided_products(each: Extents, row_bytes: int, lanes: int) -> Division:
     step_bytes = row_bytes * step_terms // each.terms
     block_steps = max(1, min(_BLOCK_BYTES // step_bytes, SUM_BLOCK // step_terms))
     group_bytes = together * each.sums * vectors * lanes * WORD_BYTES
-    groups = _share(each.results // together, max(1, _UNIT_SUM_BYTES // group_bytes))
+    most_groups = _UNIT_SUM_BYTES // group_bytes
+    if each.results.is_constant:
+        most_groups = min(most_groups, each.results.constant // (together * _LEAST_UNITS))
+    groups = _share(each.results // together, max(1, most_groups))
     weight_bytes = together * block_steps * step_bytes // each.sums
     ahead_groups = min(groups, max(1, _AHEAD_BYTES // weight_bytes))
     return Division(together, vectors, block_steps, groups, ahead_groups=ahead_groups)

@@ -75,7 +75,6 @@ class VectorSumWriter:
                 ("partial", of_group),
             )
         )
-
         self._rest = None
         if sums.has_rest:
             one_by_one = replace(sums, division=sums.division.one_by_one)

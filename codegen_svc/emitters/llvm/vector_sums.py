@@ -176,7 +176,7 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
         sums=sums,
         loads=loads,
         varying=varying,
-        fetched=tuple({loads[n].base: n for n in integers or weights}.values()),
+        fetched=_apart(kernel, loads, integers or weights),
         rows=rows,
     )
 
@@ -272,6 +272,18 @@ def _is_within_bits(kernel: Kernel, statement: Compute) -> bool:
     return isinstance(amount, Literal) and 0 <= amount.value < bits
 
 
+def _apart(
+    kernel: Kernel, loads: Mapping[int, VectorLoad], numbers: Collection[int]
+) -> tuple[int, ...]:
+    """One of those loads that read the same memory: bytes of words share it."""
+    places = {}
+    for number in numbers:
+        load = kernel.body[number]
+        assert isinstance(load, Load)  # the caller has found it among the loads
+        places[load.param, loads[number].base] = number
+    return tuple(places.values())
+
+
 def _row_bytes(kernel: Kernel, rows: Collection[int]) -> int:
     """The bytes of terms of rows that all results read."""
     each = sum(value_dtype(kernel, number).itemsize_bytes for number in rows)
@@ -299,7 +311,7 @@ def _is_product(kernel: Kernel, number: int) -> bool:
 def _are_pairs(kernel: Kernel, sums: VectorSums) -> bool:
     """True if the terms are products of elements of bf16."""
     summed = [n for number in sums.sums for n in operands_of(kernel.body[number])]
-    are_narrow = all(value_dtype(kernel, n) is DType.BF16 for n in (*sums.rows, *sums.fetched))
+    are_narrow = all(value_dtype(kernel, n) is DType.BF16 for n in sums.loads)
     return are_narrow and all(_is_product(kernel, number) for number in summed)
 
 

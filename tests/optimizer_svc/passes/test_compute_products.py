@@ -35,6 +35,7 @@ from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
+from tests.support.contraction_programs import run as run_program_of
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
 from tests.support.optimizer_passes import before_and_after
@@ -127,6 +128,25 @@ def test_each_row_is_stored_where_its_readers_find_it(rows: int) -> None:
     assert len([p for p in product.params if p.access is not Access.READ]) == 1
     assert not any(isinstance(s, Compute) and s.op == "where" for s in activation.body)
     assert len([p for p in activation.params if p.access is not Access.WRITE]) == 1
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("rows", [4, 12])
+def test_a_product_may_replace_its_own_rows(rows: int, target: str) -> None:
+    """No row is stored before all sums have read it."""
+
+    def step(state: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        before = state.amax(1)
+        state.copy_(functional.linear(state, weight))
+        return before + state.amin(1)
+
+    state, weight = torch.randn(rows, 512), torch.randn(512, 512)
+    expected, counts = state.clone(), Counts()
+    exact = step(expected, weight)
+    found, _ = run_program_of(by_kernels(target, rows), counts, step, state, weight)
+    assert not counts.externs
+    torch.testing.assert_close(found, exact, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(state, expected, atol=1e-3, rtol=1e-3)
 
 
 @pytest.mark.parametrize(("rows", "launches"), [(1, 1), (4, 1), (6, 1), (8, 2)])

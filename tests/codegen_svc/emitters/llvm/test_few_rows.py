@@ -95,6 +95,59 @@ def test_groups_of_rows_and_weights_are_multiplied_each(dtype: str, target: str)
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
 
+TWO_WEIGHTS = """\
+kernel two_weights
+param in in0: bf16[512]
+param in in1: {first}[10240]
+param in in2: {second}[10240]
+param out out0: f32[20]
+param out out1: f32[20]
+for d0 in 20
+reduce r0 in 512
+  %0: bf16 = load in0[r0]
+  %1: f32 = convert %0
+  %2: {first} = load in1[512*d0 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  store out0[d0] = %5
+  %7: {second} = load in2[512*d0 + r0]
+  %8: f32 = convert %7
+  %9: f32 = mul %1, %8
+  %10: f32 = sum %9
+  store out1[d0] = %10
+"""
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("types", [("bf16", "f32"), ("f32", "bf16"), ("bf16", "bf16")])
+def test_two_weights_may_have_different_types(types: tuple[str, str], target: str) -> None:
+    kernel = parse_kernel(TWO_WEIGHTS.format(first=types[0], second=types[1]))
+    given = inputs(kernel)
+    assert run(kernel, given, target=target) == 0
+    x, *weights = (given[name].astype(np.float64) for name in ("in0", "in1", "in2"))
+    for weight, name in zip(weights, ("out0", "out1"), strict=True):
+        np.testing.assert_allclose(given[name], weight.reshape(20, 512) @ x, atol=1e-4)
+
+
+def test_each_of_two_weights_is_asked_for_ahead() -> None:
+    """They are at equal positions of different memory."""
+    kernel = parse_kernel(TWO_WEIGHTS.format(first="bf16", second="bf16"))
+    assert len(sums_of(kernel).fetched) == 2
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize(("n", "k"), [(67, 512), (67, 8192), (301, 4096)])
+def test_sums_do_not_depend_on_the_place_of_a_result(n: int, k: int, target: str) -> None:
+    """Results that fill no unit are computed one by one, but their terms are added alike."""
+    kernel = product(8, n, k, "bf16")
+    given = inputs(kernel)
+    given["in1"] = np.tile(given["in1"][:k], n)
+    assert run(kernel, given, target=target) == 0
+    for row in range(8):
+        assert len(np.unique(given[f"out{row}"])) == 1
+
+
 @pytest.mark.parametrize("target", run_targets())
 def test_threads_change_no_result(target: str) -> None:
     kernel = product(8, 130, 4096, "bf16")
@@ -116,11 +169,13 @@ def test_sums_of_a_group_fit_registers(rows: int, n: int, together: int, vectors
     assert division.groups == 1
 
 
-def test_rows_that_no_cache_holds_are_taken_in_blocks() -> None:
-    sums = sums_of(product(8, 64, 4096))
+@pytest.mark.parametrize("n", [512, 4096])
+def test_rows_that_no_cache_holds_are_taken_in_blocks(n: int) -> None:
+    sums = sums_of(product(8, n, 4096))
     division = sums.division
     assert division.groups > 1
-    assert 64 % division.unit_results == 0
+    # Threads share the units.
+    assert n >= 32 * division.unit_results
     block_terms = division.block_steps * division.vectors * sums.vector_terms
     assert 8 * block_terms * 4 <= 16384
     assert division.groups * division.together * 8 * division.vectors * 64 <= 32768
