@@ -46,6 +46,21 @@ class NextPanel:
         """True if whole lines of memory have elements of a panel."""
         return self._factor.inner is ONE or self._factor.along is ONE
 
+    @property
+    def tiles(self) -> int:
+        """How many tiles of a block ask for lines; later ones would ask for the same again."""
+        if not self.is_fetched:
+            return 0
+        if self._factor.inner is ONE:
+            return max(self._product.width // _TILE_COLUMNS, 1)
+        return self._row_lines * self._product.lane_terms
+
+    @property
+    def _row_lines(self) -> int:
+        """The lines of a panel's columns in a row of the factor."""
+        row_bytes = self._product.width * self._factor.dtype.itemsize_bytes
+        return max(row_bytes // LINE_BYTES, 1)
+
     def start(self, first_column: Value, slices: tuple[Value, Value], symbols: Symbols) -> Value:
         """The address of its first element, which may be behind the factor's end.
 
@@ -73,8 +88,7 @@ class NextPanel:
     def _write_columns(self, tile: Value, step: Value, symbols: Symbols) -> Value:
         """The offset of a line in columns whose terms are adjacent; later tiles repeat the last."""
         fn = self._fn
-        last = max(self._product.width // _TILE_COLUMNS - 1, 0)
-        group = fn.intrinsic("smin", tile, integer(last, I64))
+        group = fn.intrinsic("smin", tile, integer(self.tiles - 1, I64))
         first = fn.op("mul nuw nsw", group, integer(_TILE_COLUMNS, I64))
         within = fn.op("and", step, integer(_TILE_COLUMNS - 1, I64))
         line = fn.op("udiv", step, integer(_TILE_COLUMNS, I64))
@@ -87,9 +101,8 @@ class NextPanel:
     def _write_rows(self, tile: Value, step: Value, symbols: Symbols) -> Value:
         """The offset of a line in rows of columns, a row for each term; each tile has its lines."""
         fn, product = self._fn, self._product
-        row_bytes = product.width * self._factor.dtype.itemsize_bytes
-        lines = max(row_bytes // LINE_BYTES, 1)
-        number = fn.intrinsic("smin", tile, integer(lines * product.lane_terms - 1, I64))
+        lines = self._row_lines
+        number = fn.intrinsic("smin", tile, integer(self.tiles - 1, I64))
         below, line = (fn.op(name, number, integer(lines, I64)) for name in ("udiv", "urem"))
         first = fn.op("mul nuw nsw", step, integer(product.lane_terms, I64))
         return fn.op(

@@ -52,11 +52,19 @@ class StoredPanel:
         size = fn.op("mul nuw nsw", steps, integer(product.width * ELEMENT_BYTES, I64))
         return fn.define("ahead", PTR, f"getelementptr {I8}, {self._memory}, {size}")
 
+    @property
+    def tiles(self) -> int:
+        """How many tiles of a block ask for lines: a step has as many lines as they are."""
+        return max(self._step_bytes // LINE_BYTES, 1)
+
+    @property
+    def _step_bytes(self) -> int:
+        return self._product.width * ELEMENT_BYTES
+
     def fetch(self, start: Value, tile: Value, step: Value) -> None:
         """Writes the fetch of a step of a tile: its line of the same step of the next panel."""
-        fn, step_bytes = self._fn, self._product.width * ELEMENT_BYTES
-        last = max(step_bytes // LINE_BYTES, 1) - 1
-        line = fn.intrinsic("smin", tile, integer(last, I64))
+        fn, step_bytes = self._fn, self._step_bytes
+        line = fn.intrinsic("smin", tile, integer(self.tiles - 1, I64))
         offset = fn.op(
             "add nuw nsw",
             fn.op("mul nuw nsw", step, integer(step_bytes, I64)),

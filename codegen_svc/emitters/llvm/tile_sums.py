@@ -47,12 +47,12 @@ class TileSums:
             self._wide_rows = self._fn.alloca("rows", FLOAT, count)
 
     def write(
-        self, starts: Sequence[Value], inner: Value, count: Value, step_start: StepStart
+        self, starts: Sequence[Value], inner: Value, count: Value, step_start: StepStart | None
     ) -> list[list[Value]]:
         """Writes the loops over `count` terms; the results are vectors of each row's sums.
 
         `starts` are the addresses of the rows' first terms, `inner` is the step between their
-        terms, in elements.
+        terms, in elements. `step_start` writes what each step does before its products.
         """
         fn, product = self._fn, self._product
         dtype = product.product.left.dtype
@@ -64,10 +64,12 @@ class TileSums:
         for bounds, load in self._loops(count, inner, dtype):
 
             def step(at: Value, load: _LoadLane = load) -> None:
-                step_start(at)
+                if step_start is not None:
+                    step_start(at)
                 self._add_step(at, [(start, load) for start in starts], slots)
 
-            write_loop(fn, "term", bounds, step, is_inner=False)
+            together = product.steps_together
+            write_loop(fn, "term", bounds, step, is_inner=False, together=together)
         return [[fn.load(product.vector, slot, _SLOT_BYTES) for slot in row] for row in slots]
 
     def _columns(self) -> list[Value]:

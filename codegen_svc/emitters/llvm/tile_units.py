@@ -19,13 +19,14 @@ to those of the slices before, so rounding errors grow with the terms of a slice
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from codegen_svc.emitters.llvm.next_panels import NextPanel
 from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of
 from codegen_svc.emitters.llvm.stored_panels import StoredPanel
 from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
 from codegen_svc.emitters.llvm.tile_results import TileResults
-from codegen_svc.emitters.llvm.tile_sums import TileSums
+from codegen_svc.emitters.llvm.tile_sums import StepStart, TileSums
 from codegen_svc.emitters.llvm.tiles import (
     BLOCK_GROUPS,
     COLUMN_AXIS,
@@ -41,10 +42,9 @@ from kernelfarm.ir.loop_ir import Axis
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A slice of the terms: their number, whether it is the first, where the next panel begins."""
+    """A slice of the terms: their number, and where the next panel begins."""
 
     count: Value
-    is_first: Value
     ahead: Value
 
 
@@ -137,6 +137,8 @@ class TileWriter:
         slices = self._index(ceil_div(product.terms.extent, product.slice_terms), symbols)
         # A sum of no terms is 0, which its only slice stores.
         slices = fn.intrinsic("smax", slices, integer(1, I64), wish="slices")
+        if not product.has_one_slice:
+            self._clear(rows[1])
 
         def slice_(at: Value) -> None:
             first = fn.op("mul nuw nsw", at, whole, wish="term.first")
@@ -144,12 +146,11 @@ class TileWriter:
             count = fn.intrinsic("smin", rest, whole, wish="term.count")
             inside = {**symbols, product.terms.name: first}
             self._panel.fill(columns[0], count, inside)
-            is_first = fn.compare("icmp", "eq", at, ZERO_I64, wish="is_first")
             if isinstance(self._panel, StoredPanel):
                 ahead = self._panel.start(count)
             else:
                 ahead = self._next.start(columns[0], (at, slices), inside)
-            self._tiles(rows, columns, _Slice(count, is_first, ahead), inside)
+            self._tiles(rows, columns, _Slice(count, ahead), inside)
 
         write_loop(fn, "slice", (ZERO_I64, slices), slice_, is_inner=False)
 
@@ -167,21 +168,31 @@ class TileWriter:
         above = fn.op("add nuw nsw", count, integer(height - 1, I64), wish="rows.above")
         all_ = fn.op("udiv", above, integer(height, I64), wish="tiles.all")
 
-        def tile(at: Value, height: int, last: Value | None = None) -> None:
+        fetching = (self._panel if isinstance(self._panel, StoredPanel) else self._next).tiles
+
+        def tile(
+            at: Value, height: int, last: Value | None = None, *, has_fetch: bool = True
+        ) -> None:
             inside = fn.op("mul nuw nsw", at, integer(product.height, I64), wish="tile.row")
             top = fn.op("add nuw nsw", first, inside, wish=product.rows.name)
             own_rows = (top, integer(height, I64))
             if last is not None:
                 left = fn.op("sub nsw", count, inside, wish="rows.left")
                 own_rows = (top, fn.intrinsic("smin", own_rows[1], left, wish="rows.own"))
-            totals = self._tile_sums(at, (top, height, last), terms, symbols)
+            fetch = partial(self._fetch, terms.ahead, at, symbols) if has_fetch else None
+            totals = self._tile_sums((top, height, last), terms.count, fetch, symbols)
             if product.has_one_slice:
-                self._keep(totals, ZERO_I64, None)
+                self._keep(totals, ZERO_I64, is_first=True)
                 self._results.call(self._sums, own_rows, columns, symbols)
             else:
-                self._keep(totals, inside, terms.is_first)
+                self._keep(totals, inside, is_first=False)
 
-        write_loop(fn, "tile", (ZERO_I64, whole), lambda at: tile(at, height), is_inner=False)
+        first_tiles = fn.intrinsic("smin", whole, integer(fetching, I64), wish="tiles.first")
+        if fetching:
+            bounds = (ZERO_I64, first_tiles)
+            write_loop(fn, "first", bounds, lambda at: tile(at, height), is_inner=False)
+        bounds = (first_tiles, whole)
+        write_loop(fn, "tile", bounds, lambda at: tile(at, height, has_fetch=False), is_inner=False)
         extent = product.rows.extent
         if not extent.is_constant:
             last = fn.op("sub nsw", self._index(extent, symbols), integer(1, I64), wish="row.last")
@@ -192,9 +203,14 @@ class TileWriter:
             write_loop(fn, "rest", (whole, all_), lambda at: tile(at, left_over), is_inner=False)
 
     def _tile_sums(
-        self, tile: Value, rows: tuple[Value, int, Value | None], terms: _Slice, symbols: Symbols
+        self,
+        rows: tuple[Value, int, Value | None],
+        count: Value,
+        fetch: StepStart | None,
+        symbols: Symbols,
     ) -> list[list[Value]]:
-        """The sums of a tile, from its first row, the number of its rows, and the last row."""
+        """The sums of a tile of `count` terms, from its first row, its number of rows, and the last
+        row of the matrix."""
         fn, left = self._fn, self._product.product.left
         top, height, last = rows
         name = self._product.rows.name
@@ -205,26 +221,36 @@ class TileWriter:
                 row = fn.intrinsic("smin", row, last, wish=name)
             starts.append(address_of(self._context, left, {**symbols, name: row}))
 
-        def fetch(step: Value) -> None:
-            if isinstance(self._panel, StoredPanel):
-                self._panel.fetch(terms.ahead, tile, step)
-            elif self._next.is_fetched:
-                self._next.fetch(terms.ahead, tile, step, symbols)
-
         inner = self._index(left.inner, symbols)
-        return self._tile.write(starts, inner, terms.count, fetch)
+        return self._tile.write(starts, inner, count, fetch)
 
-    def _keep(self, totals: list[list[Value]], first_row: Value, is_first: Value | None) -> None:
+    def _fetch(self, ahead: Value, tile: Value, symbols: Symbols, step: Value) -> None:
+        """Writes what a step of a tile asks memory for."""
+        if isinstance(self._panel, StoredPanel):
+            self._panel.fetch(ahead, tile, step)
+        elif self._next.is_fetched:
+            self._next.fetch(ahead, tile, step, symbols)
+
+    def _clear(self, rows: Value) -> None:
+        """Writes zeros to the sums of a block's rows."""
+        fn, product = self._fn, self._product
+        count = fn.op("mul nuw nsw", rows, integer(product.vectors, I64), wish="sums.count")
+
+        def clear(number: Value) -> None:
+            place = fn.element(product.vector, self._sums, number)
+            fn.store(Value("zeroinitializer", product.vector), place, product.vector_bytes)
+
+        write_loop(fn, "cleared", (ZERO_I64, count), clear, is_inner=False)
+
+    def _keep(self, totals: list[list[Value]], first_row: Value, *, is_first: bool) -> None:
         """Stores a tile's sums; they are added to those before unless the slice is the first."""
         fn, product = self._fn, self._product
-        zeros = Value("zeroinitializer", product.vector)
         for below, row_totals in enumerate(totals):
             row = fn.op("add nuw nsw", first_row, integer(below, I64))
             for part, own in enumerate(row_totals):
                 place, total = self._in_sums(row, integer(part * product.lanes, I64)), own
-                if is_first is not None:
-                    old = fn.load(product.vector, place, product.vector_bytes, wish="old")
-                    before = fn.select(is_first, zeros, old, wish="before")
+                if not is_first:
+                    before = fn.load(product.vector, place, product.vector_bytes, wish="before")
                     total = fn.op("fadd", before, own, wish="total")
                 fn.store(total, place, product.vector_bytes)
 

@@ -147,11 +147,12 @@ def write_loop(  # noqa: PLR0913 # hints of one loop
     is_inner: bool,
     is_unrolled: bool = True,
     lanes: int | None = None,
+    together: int = 1,
 ) -> None:
     """Writes `for i in lower..upper`, with the test before the first iteration.
 
     LLVM computes so many `lanes` together, also the last ones, of which some are masked; None: it
-    estimates what costs least.
+    estimates what costs least. With `together`, it writes so many iterations behind each other.
 
     Very short loops are fully unrolled, unless they call many functions, because those are inlined,
     or `is_unrolled` is false. Other outer loops are not unrolled, because that would copy the loops
@@ -175,6 +176,8 @@ def write_loop(  # noqa: PLR0913 # hints of one loop
     if lanes is not None:
         width = f'!"llvm.loop.vectorize.width", i32 {lanes}'
         hint = _loop_hint(fn, width, '!"llvm.loop.vectorize.predicate.enable", i1 true')
+    elif together > 1:
+        hint = _loop_hint(fn, f'!"llvm.loop.unroll.count", i32 {together}')
     elif is_unrolled and _is_very_short(upper, calls):
         hint = _loop_hint(fn, '!"llvm.loop.unroll.full"')
     elif not is_inner:
