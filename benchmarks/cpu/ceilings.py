@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -19,8 +20,24 @@ _CHAINS = 12
 _COUNT = 20_000_000
 _ROUNDS = 5
 _BYTES = 1 << 29
-_F32 = ("<16 x float>", "@llvm.fma.v16f32({x}, {x}, {sum})", 32)
-_BF16 = ("<32 x bfloat>", "@llvm.x86.avx512bf16.dpbf16ps.512({sum}, {x}, {x})", 64)
+
+
+@dataclass(frozen=True)
+class _MultiplyAdd:
+    """An instruction: its factors' and its sum's vectors in LLVM, its call, its multiply-adds."""
+
+    factor: str
+    sum: str
+    call: str
+    count: int
+
+
+_PAIRS = _MultiplyAdd(
+    "<32 x bfloat>",
+    "<16 x float>",
+    "@llvm.x86.avx512bf16.dpbf16ps.512({sum}, {x}, {x})",
+    count=32,
+)
 
 
 @dataclass(frozen=True)
@@ -37,14 +54,23 @@ class Ceilings:
 
 def ceilings(dtype: torch.dtype, threads: int) -> Ceilings:
     """The rates of so many threads; bf16 by the instruction for it, if the processor has one."""
-    has_bf16 = llvm.get_host_cpu_features().get("avx512bf16", False)
-    form = _BF16 if dtype == torch.bfloat16 and has_bf16 else _F32
+    features = llvm.get_host_cpu_features()
+    if dtype == torch.bfloat16 and features.get("avx512bf16", False):
+        form = _PAIRS
+    else:
+        form = _of_f32(features)
     return Ceilings(_flops(form, threads), _read_bytes(threads))
 
 
-def _flops(form: tuple[str, str, int], threads: int) -> float:
-    kind, call, each = form
-    engine = _engine(_text(kind, call))
+def _of_f32(features: Mapping[str, bool]) -> _MultiplyAdd:
+    """Multiply-adds of f32 in the widest vectors of one register."""
+    lanes = 16 if features.get("avx512f", False) else 8 if features.get("avx2", False) else 4
+    vector = f"<{lanes} x float>"
+    return _MultiplyAdd(vector, vector, f"@llvm.fma.v{lanes}f32({{x}}, {{x}}, {{sum}})", lanes)
+
+
+def _flops(form: _MultiplyAdd, threads: int) -> float:
+    engine = _engine(_text(form))
     entry = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p)(
         engine.get_function_address("multiply_add")
     )
@@ -60,14 +86,13 @@ def _flops(form: tuple[str, str, int], threads: int) -> float:
             began_s = time.perf_counter()
             list(pool.map(run, addresses))
             best_s = min(best_s, time.perf_counter() - began_s)
-    return threads * _COUNT * _CHAINS * each / best_s
+    return 2 * threads * _COUNT * _CHAINS * form.count / best_s
 
 
-def _text(kind: str, call: str) -> str:
+def _text(form: _MultiplyAdd) -> str:
     """Independent chains of multiply-adds, of values that the compiler does not know."""
-    sums = range(_CHAINS)
+    sums, kind, call, wide = range(_CHAINS), form.factor, form.call, form.sum
     function = call.partition("(")[0]
-    wide = "<16 x float>"
     takes = f"{kind}, {kind}, {wide}" if "fma" in function else f"{wide}, {kind}, {kind}"
     chains = [f"%a{n} = phi {wide} [ zeroinitializer, %entry ], [ %b{n}, %loop ]" for n in sums]
     steps = [
