@@ -145,6 +145,8 @@ class VectorTerms:
         """Asks memory for a line of what a load reads later; None: in the same row."""
         fn, symbols = self._fn, self._scope.symbols
         if ahead is None:
+            if not self._sums.division.ahead_bytes:
+                return
             distance = integer(self._sums.division.ahead_bytes, I64)
             place = f"getelementptr {I8}, {self._place(number)}, {distance}"
             write_fetch(fn, fn.define("ahead", PTR, place))

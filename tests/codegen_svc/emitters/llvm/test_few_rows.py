@@ -66,7 +66,7 @@ def inputs(kernel: Kernel) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     ("rows", "n", "k"),
     [
-        *((1, 64, 512), (2, 33, 512), (3, 20, 512), (8, 15, 512)),
+        *((1, 64, 512), (1, 67, 1032), (1, 7, 14336), (2, 33, 512), (3, 20, 512), (8, 15, 512)),
         # No cache holds these rows: units have several groups, and blocks of terms.
         *((2, 66, 8192), (5, 33, 5120), (8, 64, 4096), (7, 13, 4096), (8, 40, 1184)),
         (12, 10, 2048),
@@ -137,14 +137,19 @@ def test_each_of_two_weights_is_asked_for_ahead() -> None:
 
 
 @pytest.mark.parametrize("target", run_targets())
-@pytest.mark.parametrize(("n", "k"), [(67, 512), (67, 8192), (301, 4096)])
-def test_sums_do_not_depend_on_the_place_of_a_result(n: int, k: int, target: str) -> None:
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "dtype"),
+    [(8, 67, 512, "bf16"), (8, 67, 8192, "bf16"), (8, 301, 4096, "bf16"), (1, 67, 2048, "f32")],
+)
+def test_sums_do_not_depend_on_the_place_of_a_result(
+    rows: int, n: int, k: int, dtype: str, target: str
+) -> None:
     """Results that fill no unit are computed one by one, but their terms are added alike."""
-    kernel = product(8, n, k, "bf16")
+    kernel = product(rows, n, k, dtype)
     given = inputs(kernel)
     given["in1"] = np.tile(given["in1"][:k], n)
     assert run(kernel, given, target=target) == 0
-    for row in range(8):
+    for row in range(rows):
         assert len(np.unique(given[f"out{row}"])) == 1
 
 
@@ -185,6 +190,18 @@ def test_weights_are_read_once_and_ahead() -> None:
     text = stage_text(built(product(4, 64, 256), PLAIN), "asm")
     assert text.count("prefetch") == 4
     assert text.count("vfmadd") == 16
+
+
+@pytest.mark.parametrize(
+    ("k", "together", "vectors"), [(768, 1, 4), (1024, 4, 2), (1032, 4, 1), (14336, 4, 2)]
+)
+def test_one_row_of_f32_with_avx2_is_a_plain_read(k: int, together: int, vectors: int) -> None:
+    """The processor fetches by itself, several long rows at a time."""
+    kernel = product(1, 64, k)
+    division = sums_of(kernel, vector_bits=256).division
+    assert (division.together, division.vectors, division.groups) == (together, vectors, 1)
+    assert "prefetch" not in stage_text(built(kernel, "cpu:x86-64-v3"), "asm")
+    assert "prefetch" in stage_text(built(product(1, 64, k, "bf16"), "cpu:x86-64-v3"), "asm")
 
 
 def test_pairs_are_multiplied_by_one_instruction() -> None:
