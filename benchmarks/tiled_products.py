@@ -8,7 +8,7 @@ process. With --cold, copies of the weights take turns, so that they come from m
 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]
-           [--weights NxK ...] [--cases C ...] [--type f32|bf16] [--cold]
+           [--weights NxK ...] [--cases C ...] [--type f32|bf16|f16] [--cold]
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _gelu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 LAYERS: dict[str, Layer] = {"linear": _linear, "columns": _columns, "gelu": _gelu}
-TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def always_in_tiles(facts: TargetFacts) -> TargetFacts:
     """The facts of a target whose kernels compute all products that they can in tiles."""
     table = (("2", 2.0),)
     times = TileTimes(1, library=table, library_columns=table)
-    return replace(facts, tiles=TileFacts(times, times))
+    return replace(facts, tiles=TileFacts(times, times, times))
 
 
 def _print(

@@ -76,6 +76,7 @@ class TileFacts:
 
     f32: TileTimes | None = None
     bf16: TileTimes | None = None
+    f16: TileTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,12 @@ class ConvolutionFacts:
     `one_pixel` are the types of elements of those with a window of one pixel, of at least
     `least_channels` channels before and after them. From `packed_multiplies` multiply-adds on, the
     library is as fast with a packed weight, so frozen models pack it. `single` are the types of
-    those of one image that is one pixel itself: products of one row, which memory limits.
+    those of one image that is one pixel itself: products of one row, which memory limits. Those of
+    `widened` types, and their gradients, take the library less time in f32, conversions included.
     """
 
     one_pixel: tuple[str, ...]
     single: tuple[str, ...]
     least_channels: int
     packed_multiplies: int
+    widened: tuple[str, ...] = ()

@@ -12,7 +12,8 @@ class ContractionChoice:
 
     `factors` are what is multiplied in tiles, which memory must hold. `images` has the image of
     each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
-    results of attention whose shares of values are rounded to the values' type.
+    results of attention whose shares of values are rounded to the values' type. `widened` are the
+    results of extern nodes that the library computes in f32.
     """
 
     results: frozenset[int] = frozenset()
@@ -20,3 +21,4 @@ class ContractionChoice:
     images: Mapping[int, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     rounded: frozenset[int] = frozenset()
+    widened: frozenset[int] = frozenset()

@@ -2,6 +2,8 @@
 
 A convolution with a window of one pixel is a product of matrices: the pixels of its images by its
 weight. Processors compute it in register tiles, with what follows it.
+
+Where the library has no fast code for 16 bits, it computes the others, and gradients, in f32.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
 CONVOLUTION = "aten.convolution.default"
+_GRADIENTS = "aten.convolution_backward.default"
 _RANK = 4
 _ONE_PIXEL = (1, 1, 0, 0)
 """Strides and padding of a window that moves over each pixel and over nothing else."""
@@ -25,13 +28,15 @@ _ONE_PIXEL = (1, 1, 0, 0)
 
 def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The convolutions of a graph that kernels compute, and why they do not compute the others."""
-    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == CONVOLUTION]
+    nodes = [n for n in graph.nodes if n.attr("op") in (CONVOLUTION, _GRADIENTS)]
     if not nodes or target.convolutions is None:
         return ContractionChoice()
     facts = graph_facts(graph)
     images: dict[int, int] = {}
     factors: set[int] = set()
+    widened: Counter[str] = Counter()
     refused: Counter[str] = Counter()
+    wide_results: set[int] = set()
     for node in nodes:
         spend(8)
         verdict = _refused(facts, node, target.convolutions)
@@ -39,15 +44,37 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
             factors |= {image, weight}
-        else:
+        elif _is_widened(facts, node, target.convolutions):
+            widened[node.types[0].dtype.value] += 1
+            wide_results.update(node.results)
+        elif node.attr("op") == CONVOLUTION:
             refused[verdict.reason] += 1
     notes = [f"convolutions: {len(images)} of one pixel by kernels"] if images else []
+    notes += [
+        f"convolutions: {count} of {dtype} by the framework in f32, which takes it less time"
+        for dtype, count in widened.items()
+    ]
     notes += [f"convolutions: {count} by the framework: {why}" for why, count in refused.items()]
-    return ContractionChoice(frozenset(images), frozenset(factors), images, tuple(notes))
+    return ContractionChoice(
+        frozenset(images),
+        frozenset(factors),
+        images,
+        tuple(notes),
+        widened=frozenset(wide_results),
+    )
+
+
+def _is_widened(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> bool:
+    """True if all that a node reads and gives has one type, for which the library is slow."""
+    kinds = [*(facts.types[value] for value in operands(node)), *node.types]
+    dtypes = {kind.dtype for kind in kinds}
+    return len(dtypes) == 1 and kinds[0].dtype.value in known.widened
 
 
 def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused | None:
     """Why the framework computes a convolution; None if kernels do."""
+    if node.attr("op") != CONVOLUTION:
+        return Refused("that are gradients")
     window = node.attr("window")
     kinds = [facts.types[value] for value in operands(node)]
     if not isinstance(window, tuple) or not _is_convolution(kinds, node.types):

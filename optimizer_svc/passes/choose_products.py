@@ -286,7 +286,8 @@ def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refus
 def _tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
     if target.tiles is None:
         return None
-    return {DType.F32: target.tiles.f32, DType.BF16: target.tiles.bf16}.get(dtype)
+    known = target.tiles
+    return {DType.F32: known.f32, DType.BF16: known.bf16, DType.F16: known.f16}.get(dtype)
 
 
 def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:

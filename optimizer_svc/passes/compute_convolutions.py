@@ -2,22 +2,52 @@
 
     extern convolution(x, w, b)  ->  sum(x over (n, -, c, h, w) * w over (-, k, c, -, -); c) + b
 
-in f32. What reads the result is fused with it.
+in f32. What reads the result is fused with it. Others may stay extern, but in f32:
+
+    extern convolution(x, w)  ->  convert(extern convolution(convert(x), convert(w)))
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.graph_ir import Graph, Node, Ref
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.graph_facts import graph_facts, operands
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
+from optimizer_svc.ir.prims_writer import PrimsWriter
 
 
 def compute_convolutions(graph: Graph, convolutions: ContractionChoice) -> Graph:
-    """The graph with the chosen convolutions as prims."""
-    return with_contractions(graph, convolutions, _Writer)
+    """The graph with the chosen convolutions as prims, and others in f32."""
+    computed = with_contractions(graph, convolutions, _Writer)
+    return _with_wide_externs(computed, convolutions)
+
+
+def _with_wide_externs(graph: Graph, convolutions: ContractionChoice) -> Graph:
+    if not convolutions.widened:
+        return graph
+    writer = PrimsWriter(graph_facts(graph))
+    for node in graph.nodes:
+        if convolutions.widened.isdisjoint(node.results):
+            writer.nodes.append(node)
+        else:
+            _widen(writer, node)
+    return replace(graph, nodes=tuple(writer.nodes))
+
+
+def _widen(writer: PrimsWriter, node: Node) -> None:
+    """Appends an extern node in f32, between conversions."""
+    spend(16)
+    args = tuple(Ref(writer.add(node, "convert", v, dtype=DType.F32)) for v in operands(node))
+    types = tuple(replace(tensor, dtype=DType.F32) for tensor in node.types)
+    results = tuple(writer.fresh(tensor) for tensor in types)
+    writer.nodes.append(replace(node, args=args, results=results, types=types))
+    for found, result, tensor in zip(results, node.results, node.types, strict=True):
+        own = replace(node, results=(result,), types=(tensor,))
+        writer.finish(own, "convert", found, dtype=tensor.dtype)
 
 
 class _Writer(ContractionWriter):

@@ -34,6 +34,7 @@ class FrozenCalls:
     ) -> None:
         self.frozen: list[FrozenGraph | None] = []
         self.captured: list[Graph] = []
+        self._graphs: list[fx.Graph] = []
         self._target, self._products = target, products
         self._compiled = torch.compile(model, backend=self._backend, dynamic=False)
 
@@ -44,9 +45,7 @@ class FrozenCalls:
     @property
     def targets(self) -> list[str]:
         """The operators of the last graph that calls run, in order."""
-        found = self.frozen[-1]
-        assert found is not None
-        nodes = found.module.graph.nodes
+        nodes = self._graphs[-1].nodes
         return [str(node.target) for node in nodes if node.op == "call_function"]
 
     def _backend(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -57,6 +56,7 @@ class FrozenCalls:
         convention = recorded_convention(recorded.graph)
         found = freeze_graph(recorded, parameters, self._target, self._products)
         self.frozen.append(found)
+        self._graphs.append((recorded if found is None else found.module).graph)
         if found is None:
             return order.called_as_before(callable_for(convention, _runner(recorded)))
         self.captured.append(capture(found.module).graph)

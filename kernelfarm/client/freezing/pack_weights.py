@@ -90,7 +90,7 @@ def pack_weights(
         if node in plain:
             continue
         convolution = _convolution(values, node, operators.types)
-        product = _product(values, node, operators.types)
+        product = _product(values, node)
         if convolution is not None:
             other = _summand(node, convolution)
             other = None if other in plain else other
@@ -102,7 +102,7 @@ def pack_weights(
         elif product is not None and _is_in_tiles(product, target.frozen_products):
             order_panels(values, node, product.weight, target, is_turned=product.is_turned)
             continue
-        elif product is not None:
+        elif product is not None and value_of(product.weight).dtype in operators.types:
             made, before = _pack_product(values, operators, node, product)
         else:
             continue
@@ -189,12 +189,12 @@ def _is_timed(dtype: torch.dtype, pixels: tuple[int, ...], known: ConvolutionFac
     return dtype in _DTYPES and _DTYPES[dtype].value in names
 
 
-def _product(values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]) -> _Product | None:
+def _product(values: FrozenValues, node: fx.Node) -> _Product | None:
     found = _product_arguments(node)
     if found is None or found.weight not in values:
         return None
     operands = [value_of(n) for n in (found.rows, found.weight, found.bias) if n is not None]
-    if not _have_one_type(operands, types) or operands[1].numel() < LEAST_ELEMS:
+    if not _have_one_type(operands, frozenset(_DTYPES)) or operands[1].numel() < LEAST_ELEMS:
         return None
     if found.bias is not None and (operands[2].dim() != 1 or found.bias not in values):
         return None

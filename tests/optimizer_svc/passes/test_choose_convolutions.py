@@ -59,6 +59,21 @@ def test_other_convolutions_are_the_framework_s(old: str, new: str, reason: str)
     assert f"convolutions: 1 by the framework: {reason}" in "\n".join(found.notes)
 
 
+@pytest.mark.parametrize(("dtype", "is_widened"), [("bf16", True), ("f16", True), ("f32", False)])
+def test_types_that_the_library_is_slow_for_are_convolved_in_f32(
+    dtype: str, *, is_widened: bool
+) -> None:
+    text = ONE_PIXEL.replace("f32", dtype).replace("window=[1, 1, 0", "window=[2, 2, 2")
+    found = choose_convolutions(parse_graph(text), target_facts("cpu:x86-64-v3-amd"))
+    assert found.widened == ({3} if is_widened else set())
+    note = f"convolutions: 1 of {dtype} by the framework in f32, which takes it less time"
+    assert (note in found.notes) is is_widened
+    assert not found.results
+    mixed = text.replace(f"%2: {dtype}", "%2: f64")
+    found = choose_convolutions(parse_graph(mixed), target_facts("cpu:x86-64-v3-amd"))
+    assert not found.widened
+
+
 def test_few_channels_are_the_framework_s() -> None:
     few = ONE_PIXEL.replace("[16, 8, 1, 1]@[8, 1, 1, 1]", "[16, 7, 1, 1]@[7, 1, 1, 1]").replace(
         "[2, 8, 5, 7]@[280, 1, 56, 8]", "[2, 7, 5, 7]@[245, 1, 49, 7]"

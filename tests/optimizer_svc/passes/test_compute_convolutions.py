@@ -170,3 +170,42 @@ def test_strides_that_keep_the_size_are_not_mistaken_for_none(target: str) -> No
     ours, counts = run_by(target, layer, x, weight)
     assert counts.externs == ["aten.convolution.default"]
     torch.testing.assert_close(ours, layer(x, weight))
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_convolutions_in_f32_are_rounded_once(
+    dtype: torch.dtype, target: str, layout: str
+) -> None:
+    """Also their gradients, of the image, the weight and the bias."""
+    torch.manual_seed(0)
+    facts = replace(
+        target_facts(target),
+        convolutions=ConvolutionFacts((), (), 8, 1 << 25, widened=("bf16", "f16")),
+    )
+    x, weight, bias = torch.randn(2, 6, 9, 8), torch.randn(10, 6, 3, 3) / 8, torch.randn(10)
+    args = [a.to(dtype) for a in (x.to(memory_format=FORMATS[layout]), weight, bias)]
+
+    def layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.relu(functional.conv2d(x, weight, bias, stride=2, padding=1))
+
+    def gradients(x: Tensor, weight: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
+        return torch.ops.aten.convolution_backward(
+            *(upstream, x, weight, [10], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3)
+        )
+
+    counts = Counts()
+    ours, _ = run(facts, counts, layer, *args)
+    exact = layer(*(a.double() for a in args))
+    assert ours.dtype is dtype
+    assert (ours.double() - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
+    assert ours.stride() == layer(*args).stride()
+    upstream = torch.randn(ours.shape).to(dtype)
+    found, _ = run(facts, counts, gradients, *args[:2], upstream)
+    for one, other in zip(
+        found, gradients(*(a.double() for a in (*args[:2], upstream))), strict=True
+    ):
+        error = (one.double() - other).abs().max()
+        assert error <= torch.finfo(dtype).eps * other.abs().max()
+    assert counts.externs == ["aten.convolution.default", "aten.convolution_backward.default"]

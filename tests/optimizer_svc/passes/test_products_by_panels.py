@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.freezing.order_weights import panels_of_matrix
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.processor_products import find_processor_product
@@ -19,11 +20,12 @@ from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import unless_it_runs
 from tests.support.contraction_programs import run
 from tests.support.in_process_compiler import Counts
+from tests.support.traced_graphs import traced_one
 
 PAIRS = target_facts("cpu:x86-64-v4-bf16-amd")
 WIDE = target_facts("cpu:x86-64-v4-amd")
 AVX2 = target_facts("cpu:x86-64-v3-amd")
-runs_pairs = unless_it_runs(PAIRS.name)
+runs_pairs, runs_wide = unless_it_runs(PAIRS.name), unless_it_runs(WIDE.name)
 WIDTH = 64
 
 
@@ -51,15 +53,23 @@ def operands(
     return x, panels_of_matrix(weight, width, lane_terms, is_turned=True), bias
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=runs_pairs)])
+@pytest.mark.parametrize(
+    ("facts", "dtype"),
+    [
+        (AVX2, torch.float32),
+        pytest.param(WIDE, torch.float32, marks=runs_wide),
+        pytest.param(PAIRS, torch.bfloat16, marks=runs_pairs),
+    ],
+    ids=["avx2", "wide", "pairs"],
+)
 @pytest.mark.parametrize(
     ("rows", "columns", "terms"), [(16, 128, 64), (17, 200, 255), (128, 1000, 33), (40, 66, 800)]
 )
 def test_a_layer_by_panels_is_one_kernel_as_exact_as_eager(
-    rows: int, columns: int, terms: int, dtype: torch.dtype
+    rows: int, columns: int, terms: int, facts: TargetFacts, dtype: torch.dtype
 ) -> None:
-    facts = PAIRS if dtype is torch.bfloat16 else WIDE
-    width = 32 if columns in (200,) else 16 if columns == 66 else WIDTH
+    wide = 32 if columns in (200,) else 16 if columns == 66 else WIDTH
+    width = 8 if facts is AVX2 and columns == 66 else 16 if facts is AVX2 else wide
     function, counts = layer(columns, terms), Counts()
     args = operands(rows, columns, terms, dtype, width)
     ours, graph = run(facts, counts, function, *args)
@@ -90,9 +100,9 @@ def test_a_turned_matrix_of_rows_is_stored_before_pairs_are_multiplied(
 
 
 def prims(dtype: torch.dtype, width: int = WIDTH, rows: int = 16) -> Graph:
-    """The graph of a layer; what runs it does not matter."""
-    _, graph = run(WIDE, Counts(), layer(128, 64), *operands(rows, 128, 64, dtype, width))
-    return graph
+    """The graph of a layer."""
+    captured = traced_one(layer(128, 64), *operands(rows, 128, 64, dtype, width))
+    return decompose_to_prims(captured.graph).graph
 
 
 @pytest.mark.parametrize(

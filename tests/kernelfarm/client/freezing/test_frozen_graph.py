@@ -15,6 +15,7 @@ from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.freezing.fold_norms import scaled_weight
 from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_matrix
 from kernelfarm.client.freezing.values import LARGE_BYTES
+from kernelfarm.client.pytorch.private import packed_operators
 from kernelfarm.ir.graph_ir import Constant
 from kernelfarm.ir.product_choice import ProductChoice
 from tests.support.frozen_calls import FrozenCalls
@@ -46,6 +47,17 @@ class Images(nn.Module):
         x = functional.relu(x + self.second(x))
         image = functional.leaky_relu(self.last(self.third(x)), 0.2)
         return self.narrow(functional.gelu(self.wide(image.flatten(1)))), image
+
+
+def is_packable(dtype: torch.dtype) -> bool:
+    """True if the library has packed weights of a type on this processor."""
+    operators = packed_operators()
+    return operators is not None and dtype in operators.types
+
+
+def packed(dtype: torch.dtype, plain: str = "aten.addmm.default") -> str:
+    """The operator of a product that the library computes, by a packed weight if it can."""
+    return LINEAR if is_packable(dtype) else plain
 
 
 def _norm(channels: int, **options: bool) -> nn.BatchNorm2d:
@@ -162,6 +174,7 @@ class Columns(nn.Module):
         (DOTS, torch.float32, True),
         (DOTS, torch.bfloat16, True),
         (LIBRARY, torch.bfloat16, False),
+        ("cpu:x86-64-v3-amd", torch.bfloat16, True),
     ],
 )
 def test_kernels_read_rows_of_the_weight_of_a_product_of_one_row(
@@ -170,9 +183,12 @@ def test_kernels_read_rows_of_the_weight_of_a_product_of_one_row(
     model, x = Columns(dtype), torch.randn(1, 64).to(dtype)
     calls = FrozenCalls(model, target)
     torch.testing.assert_close(calls(x), model(x))
-    assert calls.targets == (["aten.t.default", "aten.mm.default"] if is_turned else [LINEAR])
-    fold = calls.frozen[-1].fold.graph
-    assert bool(fold.find_nodes(op="call_function", target=turned_matrix)) is is_turned
+    assert calls.targets == (
+        ["aten.t.default", "aten.mm.default"] if is_turned else [packed(dtype, "aten.mm.default")]
+    )
+    frozen = calls.frozen[-1]
+    fold = [] if frozen is None else [*frozen.fold.graph.nodes]
+    assert any(node.target is turned_matrix for node in fold) is is_turned
 
 
 @pytest.mark.parametrize(
@@ -194,7 +210,7 @@ def test_products_of_few_rows_keep_their_plain_weight(
     for ours, eager in zip(calls(x), (layer(x), small(x)), strict=True):
         torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
     products = [t for t in calls.targets if "mm" in t or "linear" in t]
-    assert products == (["aten.addmm.default" if is_plain else LINEAR, LINEAR])
+    assert products == ["aten.addmm.default" if is_plain else packed(dtype), packed(dtype)]
 
 
 def test_a_weight_with_another_use_is_not_copied() -> None:
@@ -211,16 +227,16 @@ def test_a_weight_with_another_use_is_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "inner", "columns", "products"),
+    ("rows", "inner", "columns", "in_panels"),
     [
-        (16, 256, 64, ["aten.addmm.default", LINEAR]),
-        (15, 256, 64, [LINEAR, LINEAR]),
-        (16, 264, 63, [LINEAR, LINEAR]),
-        (16, 255, 64, [LINEAR, LINEAR]),  # less than 32 KiB
+        (16, 256, 64, True),
+        (15, 256, 64, False),
+        (16, 264, 63, False),
+        (16, 255, 64, False),  # less than 32 KiB
     ],
 )
 def test_products_in_tiles_read_panels(
-    rows: int, inner: int, columns: int, products: list[str]
+    rows: int, inner: int, columns: int, *, in_panels: bool
 ) -> None:
     """As many rows and columns of bf16, and weights as large, as kernels compute in tiles."""
     first, narrow = nn.Linear(inner, columns).bfloat16(), nn.Linear(inner, 60).bfloat16()
@@ -228,10 +244,12 @@ def test_products_in_tiles_read_panels(
     x = torch.randn(rows, inner).bfloat16()
     for ours, eager in zip(calls(x), (first(x), narrow(x)), strict=True):
         torch.testing.assert_close(ours, eager, atol=0.02, rtol=0.02)
-    assert [t for t in calls.targets if "mm" in t or "linear" in t] == products
-    fold = calls.frozen[-1].fold.graph
-    made = fold.find_nodes(op="call_function", target=panels_of_matrix)
-    assert len(made) == products.count("aten.addmm.default")
+    products = [t for t in calls.targets if "mm" in t or "linear" in t]
+    other = packed(torch.bfloat16)
+    assert products == ["aten.addmm.default" if in_panels else other, other]
+    frozen = calls.frozen[-1]
+    fold = [] if frozen is None else [*frozen.fold.graph.nodes]
+    assert sum(node.target is panels_of_matrix for node in fold) == in_panels
 
 
 @pytest.mark.parametrize(("inner", "columns"), [(256, 128), (255, 130), (768, 96)])
@@ -263,7 +281,8 @@ def test_weights_are_packed_if_the_library_computes_all_products() -> None:
     layer, x = nn.Linear(256, 64).bfloat16(), torch.randn(16, 256).bfloat16()
     calls = FrozenCalls(layer, DOTS, ProductChoice.LIBRARY)
     torch.testing.assert_close(calls(x), layer(x), atol=0.02, rtol=0.02)
-    assert calls.targets == [LINEAR]
+    products = [t for t in calls.targets if "mm" in t or "linear" in t]
+    assert products == [packed(torch.bfloat16)]
 
 
 def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
@@ -275,7 +294,8 @@ def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
         found, eager = calls(x), model(x)
     assert found.dtype is torch.bfloat16
     torch.testing.assert_close(found, eager, atol=0.02, rtol=0.02)
-    assert calls.targets[:2] == ["aten._to_copy.default", CONVOLUTION]
+    convolution = CONVOLUTION if is_packable(torch.bfloat16) else "aten.convolution.default"
+    assert calls.targets[:2] == ["aten._to_copy.default", convolution]
     assert calls.targets.count("aten._to_copy.default") == 1  # of the image, not of the weight
     once = calls.frozen[-1].fold.graph.find_nodes(op="call_function", target=scaled_weight)
     assert [node.args[0].op for node in once] == ["placeholder"]
@@ -340,9 +360,10 @@ def test_weights_of_an_exported_model_for_several_targets_are_packed_for_the_lib
     model = nn.Linear(768, 3072, dtype=torch.bfloat16).eval()
     exported = export_model(model, (torch.randn(128, 768, dtype=torch.bfloat16),))
     captured, constants = freeze_exported(exported, targets)
-    assert constants is not None
+    assert (constants is None) == (is_packed and not is_packable(torch.bfloat16))
     operators = [node.op for node in captured.graph.nodes]
-    assert any("linear_pointwise" in name for name in operators) == is_packed, operators
+    has_packed = any("linear_pointwise" in name for name in operators)
+    assert has_packed == (is_packed and is_packable(torch.bfloat16)), operators
 
 
 class Quantized(nn.Module):
