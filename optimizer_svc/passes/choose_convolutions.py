@@ -39,7 +39,7 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     wide_results: set[int] = set()
     for node in nodes:
         spend(8)
-        verdict = _refused(facts, node, target.convolutions)
+        verdict = _verdict(facts, node, target.convolutions)
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
@@ -64,17 +64,21 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     )
 
 
+def _verdict(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused | None:
+    """Why kernels do not compute a node; None if they do."""
+    is_forward = node.attr("op") == CONVOLUTION
+    return _refused(facts, node, known) if is_forward else Refused("that are gradients")
+
+
 def _is_widened(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> bool:
     """True if all that a node reads and gives has one type, for which the library is slow."""
     kinds = [*(facts.types[value] for value in operands(node)), *node.types]
     dtypes = {kind.dtype for kind in kinds}
-    return len(dtypes) == 1 and kinds[0].dtype.value in known.widened
+    return bool(node.types) and len(dtypes) == 1 and kinds[0].dtype.value in known.widened
 
 
 def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused | None:
     """Why the framework computes a convolution; None if kernels do."""
-    if node.attr("op") != CONVOLUTION:
-        return Refused("that are gradients")
     window = node.attr("window")
     kinds = [facts.types[value] for value in operands(node)]
     if not isinstance(window, tuple) or not _is_convolution(kinds, node.types):

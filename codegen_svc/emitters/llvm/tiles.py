@@ -37,8 +37,8 @@ _MOST_SLICE: Final = 384
 the first-level cache (AVX2: 16 KiB)."""
 _STEPS_TOGETHER: Final = {256: 4}
 """Steps that an iteration of the loop over terms has. Two threads of a core share what it decodes:
-with AVX2 a step is 12 multiply-adds, and 8 loads beside them. Other work on the core made 128 rows by
-1,024 x 1,024 take 1.3 times as long with a test and addresses in each step."""
+with AVX2 a step is 12 multiply-adds, and 8 loads beside them. While the core's other thread worked,
+128 rows by 1,024 x 1,024 took 1.3 times as long with a test and addresses in each step."""
 GROUP_ROWS: Final = 48
 """Rows of a unit: to pack a panel for so few costs about a tenth of their time."""
 BLOCK_GROUPS: Final = 8

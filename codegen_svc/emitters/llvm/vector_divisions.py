@@ -39,8 +39,8 @@ _LEAST_UNITS = 32
 """Units of a kernel, which threads share: more groups than that leaves have no unit in common."""
 _AHEAD_BYTES, _AHEAD_INTEGER_BYTES = 16384, 8192
 """How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
-2,048 bytes 0.93; 8 rows by 4,096 x 1,024 of bf16 take 0.4 of it (AMD EPYC, Zen 5). With AVX2 8 rows of
-f32 take 0.6 to 0.8 of it, and one row of bf16 0.75 to 0.9 (Zen 3)."""
+2,048 bytes 0.93; 8 rows by 4,096 x 1,024 of bf16 take 0.4 of it (AMD EPYC, Zen 5). With AVX2, 8
+rows of f32 take 0.6 to 0.8 of it, and one row of bf16 0.75 to 0.9 (Zen 3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +109,10 @@ def divided_products(each: Extents, row_bytes: int, lanes: int) -> Division:
 def _one_row(each: Extents, row_bytes: int) -> Division:
     """The division of the product of one row of f32 with AVX2, which is as fast as a plain read.
 
-    The processor fetches by itself: without requests it takes 0.75 to 0.8 of the time. It follows several rows of a weight
-    at a time, if they are long: with four, 1,024 terms and more take 0.75 to 0.95 of the time with
-    one, 768 terms 1.05 (Zen 3, weights from memory). No block is needed, as a row that the
-    second-level cache holds is read as fast.
+    The processor fetches by itself: without requests it takes 0.75 to 0.8 of the time. It follows
+    several rows of a weight at a time, if they are long: with four, 1,024 terms and more take 0.75
+    to 0.95 of the time with one, 768 terms 1.05 (Zen 3, weights from memory). No block is needed,
+    as a row that the second-level cache holds is read as fast.
     """
     is_long = row_bytes >= _LONG_ROW_BYTES
     together = _share(each.results, _MOST_TOGETHER) if is_long else 1

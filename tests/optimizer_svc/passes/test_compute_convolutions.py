@@ -175,10 +175,11 @@ def test_strides_that_keep_the_size_are_not_mistaken_for_none(target: str) -> No
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("has_image", [False, True])
 def test_convolutions_in_f32_are_rounded_once(
-    dtype: torch.dtype, target: str, layout: str
+    dtype: torch.dtype, target: str, layout: str, *, has_image: bool
 ) -> None:
-    """Also their gradients, of the image, the weight and the bias."""
+    """Also their gradients, of the weight, the bias and perhaps the image."""
     torch.manual_seed(0)
     facts = replace(
         target_facts(target),
@@ -191,9 +192,11 @@ def test_convolutions_in_f32_are_rounded_once(
         return functional.relu(functional.conv2d(x, weight, bias, stride=2, padding=1))
 
     def gradients(x: Tensor, weight: Tensor, upstream: Tensor) -> tuple[Tensor, ...]:
-        return torch.ops.aten.convolution_backward(
-            *(upstream, x, weight, [10], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True] * 3)
+        mask = [has_image, True, True]
+        found = torch.ops.aten.convolution_backward(
+            *(upstream, x, weight, [10], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, mask)
         )
+        return tuple(gradient for gradient in found if gradient is not None)
 
     counts = Counts()
     ours, _ = run(facts, counts, layer, *args)
