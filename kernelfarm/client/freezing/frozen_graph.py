@@ -20,6 +20,7 @@ from kernelfarm.client.freezing.fold_norms import fold_norms
 from kernelfarm.client.freezing.pack_weights import pack_weights
 from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_layouts
 from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
+from kernelfarm.client.freezing.widen_convolutions import widen_convolutions
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
 from kernelfarm.ir.product_choice import ProductChoice
@@ -77,6 +78,8 @@ def freeze_graph(
         facts = target_facts(target or host_cpu_target())
         if products is ProductChoice.LIBRARY:
             facts = replace(facts, frozen_products=FrozenProductFacts())
+        if facts.convolutions is not None:
+            widen_convolutions(values, facts.convolutions.widened)
         spread_layouts(values, pack_weights(values, operators, facts))
     return _divided(values, arguments, _constants(traced, graph))
 

@@ -15,6 +15,7 @@ from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.freezing.fold_norms import scaled_weight
 from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_matrix
 from kernelfarm.client.freezing.values import LARGE_BYTES
+from kernelfarm.client.freezing.widen_convolutions import in_f32
 from kernelfarm.client.pytorch.private import packed_operators
 from kernelfarm.ir.graph_ir import Constant
 from kernelfarm.ir.product_choice import ProductChoice
@@ -174,7 +175,7 @@ class Columns(nn.Module):
         (DOTS, torch.float32, True),
         (DOTS, torch.bfloat16, True),
         (LIBRARY, torch.bfloat16, False),
-        ("cpu:x86-64-v3-amd", torch.bfloat16, True),
+        (KERNELS, torch.bfloat16, True),
     ],
 )
 def test_kernels_read_rows_of_the_weight_of_a_product_of_one_row(
@@ -289,7 +290,7 @@ def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
     torch.manual_seed(0)
     layer, norm = nn.Conv2d(4, 8, 3, bias=False), _norm(8)
     model = nn.Sequential(layer, norm).eval()
-    calls, x = FrozenCalls(model), torch.randn(2, 4, 9, 9)
+    calls, x = FrozenCalls(model, LIBRARY), torch.randn(2, 4, 9, 9)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, eager = calls(x), model(x)
     assert found.dtype is torch.bfloat16
@@ -299,6 +300,24 @@ def test_under_autocast_a_weight_is_scaled_before_it_is_rounded() -> None:
     assert calls.targets.count("aten._to_copy.default") == 1  # of the image, not of the weight
     once = calls.frozen[-1].fold.graph.find_nodes(op="call_function", target=scaled_weight)
     assert [node.args[0].op for node in once] == ["placeholder"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_weights_of_convolutions_in_f32_are_converted_once(
+    dtype: torch.dtype, *, has_bias: bool
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(4, 8, 3, bias=has_bias).to(dtype)
+    calls, x = FrozenCalls(lambda x: functional.relu(layer(x)), KERNELS), torch.randn(2, 4, 9, 9)
+    x = x.to(dtype)
+    found, exact = calls(x), functional.relu(copy.deepcopy(layer).double()(x.double()))
+    assert found.dtype is dtype
+    assert (found.double() - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
+    used = [name for name in calls.targets if "copy" in name or "convolution" in name]
+    assert used == ["aten._to_copy.default", CONVOLUTION, "aten._to_copy.default"]
+    once = calls.frozen[-1].fold.graph.find_nodes(op="call_function", target=in_f32)
+    assert len(once) == 1 + has_bias
 
 
 def test_what_parameters_alone_determine_is_computed_once() -> None:
