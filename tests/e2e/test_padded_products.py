@@ -24,7 +24,9 @@ PADDED = 208
 
 def compiled(function: Callable[..., Any], plans: list[Any]) -> Callable[..., Any]:
     """The function, compiled for this processor as if its library needed rows of 16 bytes."""
-    facts = replace(target_facts(host_cpu_target()), products=ProductFacts(16, 1.0))
+    facts = replace(
+        target_facts(host_cpu_target()), products=ProductFacts(16, 1.0), batched_products=None
+    )
 
     def compile_graph(captured: CapturedGraph, _: Any) -> Any:
         runner = compile_here(captured, Counts(), facts)

@@ -27,7 +27,10 @@ def step(fleet: Fleet) -> None:
     model, x = Scaled(fleet.number, seed=2), numbers(5, 12)
     fast = kernelfarm.packaged(model)
     for _ in range(2):
-        torch.testing.assert_close(gradients(model, fast, x), gradients(model, model, x))
+        for ours, eager in zip(gradients(model, fast, x), gradients(model, model, x), strict=True):
+            # The number scales the logits, and so the errors of what follows them.
+            atol = 1e-5 * max(1.0, fleet.number, eager.abs().max().item())
+            torch.testing.assert_close(ours, eager, rtol=1e-5, atol=atol)
 
 
 def test_a_training_step_is_neither_traced_nor_compiled(fleet: Fleet) -> None:
