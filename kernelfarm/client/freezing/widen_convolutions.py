@@ -37,7 +37,8 @@ def _is_widened(values: FrozenValues, node: fx.Node, types: Collection[str]) -> 
     frozen = [weight for weight in weights if weight is not None]
     dtypes = {dtype_from_torch(value_of(n).dtype) for n in (node, image, *frozen)}
     is_slow = len(dtypes) == 1 and dtypes.pop().value in types
-    return is_slow and all(weight in values for weight in frozen)
+    on_cpu = value_of(node).device.type == "cpu"  # `types` are facts of the processor
+    return is_slow and on_cpu and all(weight in values for weight in frozen)
 
 
 def _widen(values: FrozenValues, node: fx.Node) -> None:
