@@ -21,6 +21,7 @@ from tests.support.farm import TIMEOUT_S
 pytest_plugins = [
     "tests.support.xdist_groups",  # first: `not_run` imports it
     "tests.support.not_run",
+    "tests.support.orphans",
     "tests.support.browser_fixtures",
     "tests.support.redis_servers",
     "tests.support.client_fixtures",

@@ -56,6 +56,13 @@ def machine(fleet: Fleet, *, publishes: bool = False, disk: str = "", **stated: 
     return root
 
 
+def publish(fleet: Fleet, look_up: Lookup) -> None:
+    """Switches to a machine that publishes what is missing."""
+    machine(fleet, publishes=True)
+    assert look_up(fleet) is None
+    assert not fail_open._warned
+
+
 def triton_kernel(fleet: Fleet) -> bytes | None:
     """The binary that Triton would load; stores one if there is none."""
     manager = FarmCacheManager(f"KERNEL{fleet.number}")
@@ -93,8 +100,7 @@ LOOKUPS = pytest.mark.parametrize("look_up", [triton_kernel, triton_timings, ind
 @LOOKUPS
 def test_what_is_published_is_found_and_revocable_on_disk(fleet: Fleet, look_up: Lookup) -> None:
     tag = "pass:inductor-cache" if look_up is inductor_value else "pass:triton-cache"
-    machine(fleet, publishes=True)
-    assert look_up(fleet) is None
+    publish(fleet, look_up)
     root = machine(fleet)
     assert look_up(fleet) == _BYTES
     machine(fleet, disk=root.name)
@@ -167,8 +173,7 @@ def test_an_entry_that_cannot_be_trusted_is_a_miss(
     fleet: Fleet, look_up: Lookup, harm: str
 ) -> None:
     reason, change = REFUSED[harm]
-    machine(fleet, publishes=True)
-    look_up(fleet)
+    publish(fleet, look_up)
     root = machine(fleet)
     fleet.meddling.trace_change = change(fleet)
     with pytest.warns(DropInCacheWarning, match="is refused") as said:
@@ -203,8 +208,7 @@ def test_without_a_farm_a_look_up_is_a_miss_with_one_warning(fleet: Fleet, look_
 def test_a_farm_that_hangs_is_waited_for_once(
     fleet: Fleet, look_up: Lookup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine(fleet, publishes=True)
-    look_up(fleet)
+    publish(fleet, look_up)
     machine(fleet)
     monkeypatch.setattr(fail_open.without_errors, "__defaults__", (0.5,))
     end = Event()
@@ -240,8 +244,7 @@ def test_where_warnings_are_errors_none_reaches_the_compiler(fleet: Fleet, look_
 def test_who_did_not_opt_in_with_pinned_keys_uses_nothing(
     fleet: Fleet, look_up: Lookup, stated: dict[str, str], message: str
 ) -> None:
-    machine(fleet, publishes=True)
-    look_up(fleet)
+    publish(fleet, look_up)
     machine(fleet, **stated)
     with pytest.warns(DropInCacheWarning) as said:
         assert look_up(fleet) is None
