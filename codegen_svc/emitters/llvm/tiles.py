@@ -35,7 +35,7 @@ _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
 """Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in
 the first-level cache (AVX2: 16 KiB)."""
-_STEPS_TOGETHER: Final = {256: 4}
+_STEPS_TOGETHER: Final = {256: 4, 512: 2}
 """Steps that an iteration of the loop over terms has. Two threads of a core share what it decodes:
 with AVX2 a step is 12 multiply-adds, and 8 loads beside them. While the core's other thread worked,
 128 rows by 1,024 x 1,024 took 1.3 times as long with a test and addresses in each step."""
