@@ -3,19 +3,21 @@
 The numbers are those of `[tiles]` in the files of CPU targets: for each number of rows, the time of
 the library as a multiple of a kernel's. `linear` has a weight (n, k), `columns` a weight (k, n);
 `gelu` adds a bias and computes GELU, which the library leaves to other code. Arms take turns in one
-process. With --cold, copies of the weights take turns, so that they come from memory. To price
+process. With --cold, copies of the weights take turns, so that they come from memory. With --varying,
+one kernel computes all numbers of rows. To price
 `cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]
            [--weights NxK ...] [--cases C ...] [--type f32|bf16|f16] [--cold]
+           [--varying]
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional
@@ -31,6 +33,15 @@ from tests.support.traced_graphs import traced_one
 _COLD_BYTES = 160 << 20
 
 Layer = Callable[..., torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What is multiplied: by weights from memory if it is cold, by a varying number of rows."""
+
+    dtype: torch.dtype
+    is_cold: bool
+    is_varying: bool
 
 
 def _linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,7 +71,8 @@ def main() -> None:
     for case in options.cases:
         for n, k in (map(int, shape.split("x")) for shape in options.weights):
             for m in options.rows:
-                _print(case, (m, n, k), (dtype, options.cold), facts)
+                kind = _Kind(dtype, is_cold=options.cold, is_varying=options.varying)
+                _print(case, (m, n, k), kind, facts)
 
 
 def _options() -> argparse.Namespace:
@@ -73,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="*", default=[*LAYERS])
     parser.add_argument("--type", choices=TYPES, default="f32")
     parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--varying", action="store_true")
     return parser.parse_args()
 
 
@@ -83,16 +96,14 @@ def always_in_tiles(facts: TargetFacts) -> TargetFacts:
     return replace(facts, tiles=TileFacts(times, times, times))
 
 
-def _print(
-    case: str, sizes: tuple[int, int, int], kind: tuple[torch.dtype, bool], facts: TargetFacts
-) -> None:
-    (m, n, k), (dtype, is_cold) = sizes, kind
+def _print(case: str, sizes: tuple[int, int, int], kind: _Kind, facts: TargetFacts) -> None:
+    (m, n, k), dtype = sizes, kind.dtype
     weight = torch.randn((k, n) if case == "columns" else (n, k)) / k**0.5
     bias = [torch.randn(n)] if case == "gelu" else []
     args = [tensor.to(dtype) for tensor in (torch.randn(m, k), weight, *bias)]
     size_bytes = n * k * dtype.itemsize
-    copies = max(2, -(-_COLD_BYTES // size_bytes)) if is_cold else 1
-    found = measured(LAYERS[case], args, facts, copies)
+    copies = max(2, -(-_COLD_BYTES // size_bytes)) if kind.is_cold else 1
+    found = measured(LAYERS[case], args, facts, copies, is_varying=kind.is_varying)
     operations = 2 * m * n * k / 1e6
     print(
         f"{case:<8}{n:>7}{k:>7}{m:>7}{operations / found.kernel_ms:>16.0f}"
@@ -103,20 +114,28 @@ def _print(
 
 
 def measured(
-    layer: Layer, args: list[torch.Tensor], facts: TargetFacts, copies: int = 1
+    layer: Layer,
+    args: list[torch.Tensor],
+    facts: TargetFacts,
+    copies: int = 1,
+    *,
+    is_varying: bool = False,
 ) -> Measured:
     """Times and errors of a layer, whose weight has so many copies that take turns.
 
     Raises:
         RuntimeError: the program calls the library.
     """
-    counts = Counts()
+    counts, sizes = Counts(), []
+    if is_varying:
+        torch._dynamo.mark_dynamic(args[0], 0)
+        sizes.append(args[0].shape[0])
     run = compile_here(traced_one(layer, *args), counts, facts)
     if counts.externs:
         raise RuntimeError(f"the program calls {counts.externs}; expected kernels alone")
     turns = [tuple([args[0], args[1].clone(), *args[2:]]) for _ in range(copies)]
     arms = {
-        "kernel": rotated(lambda *given: run([*given]), turns),
+        "kernel": rotated(lambda *given: run([*sizes, *given]), turns),
         "library": rotated(layer, turns),
     }
     calls = max(1, min(40, 1_000_000_000 // (copies * args[0].shape[0] * args[1].numel())))
@@ -124,7 +143,7 @@ def measured(
         arm: ms / copies for arm, ms in median_ms(arms, "cpu", rounds=ROUNDS, calls=calls).items()
     }
     exact = layer(*(tensor.double() for tensor in args))
-    ours, theirs = run(args)[0], layer(*args)
+    ours, theirs = run([*sizes, *args])[0], layer(*args)
     errors = ((y.double() - exact).abs().max().item() for y in (ours, theirs))
     return Measured(times["kernel"], times["library"], *errors)
 

@@ -97,7 +97,7 @@ def _has_rows(found: Contraction) -> bool:
     Axes of rows that lie behind each other in memory become one before code is generated.
     """
     rows = product_of([axis.extent for axis in found.rows])
-    return rows.is_constant and rows.constant >= LEAST_NARROW_ROWS
+    return not rows.is_constant or rows.constant >= LEAST_NARROW_ROWS
 
 
 def _rows(found: Contraction) -> Axis | None:

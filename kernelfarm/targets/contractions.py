@@ -62,7 +62,8 @@ class TileTimes:
     A product is x (m, k) by a weight of n x k elements, (n, k) row-major. `library` has the
     library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
     `library_columns` has it for weights (k, n). A product with fewer rows than a table has, or with
-    a weight of less than `min_weight_bytes`, is the library's.
+    a weight of less than `min_weight_bytes`, is the library's. One whose number of rows varies
+    counts as the m with the least time.
     """
 
     min_weight_bytes: int
@@ -88,13 +89,14 @@ class FrozenProductFacts:
     `row_weight_bytes`. Clients leave their weights as they are, but for a weight (k, n), which they
     turn into (n, k) in memory. `in_tiles` are the types of those of at least `least_rows` rows and
     `least_columns` columns, by weights of at least `least_weight_bytes`, which clients store in
-    panels.
+    panels. Those of `varying` types do so, too, if their number of rows varies.
     """
 
     in_rows: tuple[tuple[str, int], ...] = ()
     row_terms: int = 1
     row_weight_bytes: int = 1
     in_tiles: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
     least_rows: int = 1
     least_columns: int = 1
     least_weight_bytes: int = 1
@@ -121,7 +123,8 @@ class AttentionFacts:
 class BatchedProductFacts:
     """Which batched products of matrices kernels compute faster than the framework's library.
 
-    `types` are the types of their elements. Results have at least `least_extent` rows and columns.
+    `types` are the types of their elements. Results have at least `least_extent` rows and columns,
+    or numbers of them that vary.
     """
 
     types: tuple[str, ...]

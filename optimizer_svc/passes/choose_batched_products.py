@@ -51,12 +51,10 @@ def _refused(kinds: list[TensorType], node: Node, known: BatchedProductFacts) ->
     (left, right), (result,) = kinds, node.types
     if result.dtype.value not in known.types:
         return Refused(f"of {result.dtype.value}, for which kernels were not timed")
-    (batches, rows, _), columns = left.shape, right.shape[2]
-    if not (batches.is_constant and rows.is_constant and columns.is_constant):
-        return Refused("of varying sizes")
     if is_empty(result.shape) or is_empty(left.shape):
         return Refused("without terms or results")
-    if min(rows.constant, columns.constant) < known.least_extent:
+    sides = (left.shape[1], right.shape[2])
+    if any(side.is_constant and side.constant < known.least_extent for side in sides):
         return Refused(f"of fewer than {known.least_extent} rows or columns")
     return None
 

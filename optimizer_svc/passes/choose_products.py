@@ -278,8 +278,8 @@ def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refus
     """Why a processor computes no product of so many rows of 16 bits in tiles; None if it does."""
     if _tile_times(dtype, target) is None:
         return Refused(f"of {dtype.value}, which the library computes faster")
-    if not rows.is_constant or rows.constant < LEAST_NARROW_ROWS:
-        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows, or of a varying number")
+    if rows.is_constant and rows.constant < LEAST_NARROW_ROWS:
+        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows")
     return None
 
 
@@ -326,16 +326,18 @@ def _expected_in_tiles(
     tiles = _tile_times(weight.dtype, target)
     if tiles is None:
         return Refused("of a kind that was not measured")
-    if not rows.is_constant:
-        return Refused("of a varying number of rows")
     size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
     if size_bytes < tiles.min_weight_bytes:
         return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
     times = tiles.library_columns if product.has_columns else tiles.library
+    unit = "as multiples of a kernel's"
+    if not rows.is_constant:
+        least = min((time for _, time in times), default=0.0)
+        return _Expected(1.0, least, unit=f"{unit}, for the number of rows with the least")
     library = [(int(m), time) for m, time in times if int(m) <= rows.constant]
     if not library:
         return Refused("of a number of rows that was not measured")
-    return _Expected(1.0, max(library)[1], unit="as multiples of a kernel's")
+    return _Expected(1.0, max(library)[1], unit=unit)
 
 
 def _refused(found: _Expected | Refused) -> Refused | None:

@@ -34,15 +34,19 @@ reduce r0 in {summed}
 
 
 def mixed(
-    rows: int, columns: int, summed: int, left: str, right: str, *, has_columns: bool
+    rows: int | str, columns: int, summed: int, left: str, right: str, *, has_columns: bool
 ) -> Kernel:
-    """x (rows, summed) by a weight of another type; with `has_columns` it is (summed, columns)."""
+    """x (rows, summed) by a weight of another type; with `has_columns` it is (summed, columns).
+
+    The number of rows may be the symbol s0.
+    """
     at = f"d1 + {columns}*r0" if has_columns else f"{summed}*d1 + r0"
+    size = f"size {rows} from 0 to 4096\n" if isinstance(rows, str) else ""
     return parse_kernel(f"""\
 kernel mixed
-param in in0: {left}[{rows * summed}]
+{size}param in in0: {left}[{summed}*{rows}]
 param in in1: {right}[{columns * summed}]
-param out out0: f32[{rows * columns}]
+param out out0: f32[{columns}*{rows}]
 for d0 in {rows}
 for d1 in {columns}
 reduce r0 in {summed}

@@ -17,7 +17,7 @@ from codegen_svc.emitters.llvm.panels import (
     steps_of,
 )
 from codegen_svc.emitters.llvm.stored_panels import StoredPanel
-from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, Value, integer
+from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from kernelfarm.dtypes import DType
@@ -29,6 +29,19 @@ StepStart = Callable[[Value], None]
 """Writes what a step does besides its products."""
 _LoadLane = Callable[[Value, Value], Value]
 """Writes the load of a row's lane of a step, from where the row begins."""
+
+
+def add_products(
+    fn: FunctionText, product: TiledProduct, before: Value, left: Value, right: Value
+) -> Value:
+    """Sums with the products of two vectors, lane by lane: of their terms, or pairs of terms."""
+    if not product.is_paired:
+        name = f"llvm.fma.v{product.lanes}f32"
+        return fn.call_external(name, product.vector, left, right, before)
+    kind = f"<{2 * product.lanes} x bfloat>"
+    pairs = [fn.cast("bitcast", side, kind) for side in (left, right)]
+    name = f"llvm.x86.avx512bf16.dpbf16ps.{8 * product.vector_bytes}"
+    return fn.call_external(name, product.vector, before, *pairs)
 
 
 class TileSums:
@@ -101,7 +114,7 @@ class TileSums:
             left = self._spread(load(start, at))
             for right, slot in zip(rights, row_slots, strict=True):
                 before = fn.load(product.vector, slot, _SLOT_BYTES)
-                fn.store(self._with_products(before, left, right), slot, _SLOT_BYTES)
+                fn.store(add_products(fn, product, before, left, right), slot, _SLOT_BYTES)
 
     def _load_term(self, inner: Value, dtype: DType) -> _LoadLane:
         """How an element is loaded as f32."""
@@ -126,17 +139,6 @@ class TileSums:
         one = fn.define("", vector, f"insertelement {vector} poison, {lane}, {I32} 0")
         mask = f"<{self._product.lanes} x i32> zeroinitializer"
         return fn.define("", vector, f"shufflevector {one}, {vector} poison, {mask}")
-
-    def _with_products(self, before: Value, left: Value, right: Value) -> Value:
-        """Sums with the products of a step, lane by lane."""
-        fn, product = self._fn, self._product
-        if not product.is_paired:
-            name = f"llvm.fma.v{product.lanes}f32"
-            return fn.call_external(name, product.vector, left, right, before)
-        kind = f"<{2 * product.lanes} x bfloat>"
-        pairs = [fn.cast("bitcast", side, kind) for side in (left, right)]
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{8 * product.vector_bytes}"
-        return fn.call_external(name, product.vector, before, *pairs)
 
     def _widened(self, starts: Sequence[Value], count: Value) -> list[Value]:
         """The addresses of a tile's rows of the left factor as f32, which are converted before."""

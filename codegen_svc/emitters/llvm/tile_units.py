@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from codegen_svc.emitters.llvm.few_row_sums import FewRowSums
 from codegen_svc.emitters.llvm.next_panels import NextPanel
 from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of
 from codegen_svc.emitters.llvm.stored_panels import StoredPanel
@@ -36,7 +37,7 @@ from codegen_svc.emitters.llvm.tiles import (
     is_multiple,
 )
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
-from kernelfarm.ir.algebra.expr import Expr, ceil_div
+from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis
 
 
@@ -60,8 +61,11 @@ class TileWriter:
         self._next = NextPanel(context, product)
         self._tile = TileSums(context, product, self._panel)
         rows = product.height if product.has_one_slice else product.block_rows
-        count = rows * product.width
-        self._sums = self._fn.alloca("sums", FLOAT, count)
+        few = product.few_rows
+        if few is not None:
+            rows = max(rows, ceil_div(as_expr(few.most), few.rows).constant * few.rows)
+        self._sums = self._fn.alloca("sums", FLOAT, rows * product.width)
+        self._few = None if few is None else FewRowSums(context, product, few, self._sums)
         self._results = TileResults(context, product)
 
     def write(self, bounds: tuple[Value, Value], sizes: Symbols) -> None:
@@ -93,10 +97,37 @@ class TileWriter:
         columns = self._part(
             product.columns, (symbols[COLUMN_AXIS], integer(1, I64)), product.width, symbols
         )
-        self._add_products(rows, columns, symbols)
-        if not product.has_one_slice:
-            self._results.call(self._sums, rows, columns, symbols)
+        self._write_results(rows, columns, symbols)
         return done
+
+    def _write_results(
+        self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols
+    ) -> None:
+        """Writes the results of a block's rows by the columns of a tile."""
+        fn, product = self._fn, self._product
+        if self._few is None:
+            self._write_by_panels(rows, columns, symbols)
+            return
+        assert product.few_rows is not None
+        most = integer(product.few_rows.most, I64)
+        extent = self._index(product.rows.extent, symbols)
+        few, many, end = (fn.name(f"rows.{part}") for part in ("few", "many", "end"))
+        fn.branch_if(fn.compare("icmp", "sle", extent, most, wish="are_few"), few, many)
+        fn.start_block(few)
+        self._few.write(rows[1], columns, symbols)
+        self._results.call(self._sums, rows, columns, symbols)
+        fn.branch(end)
+        fn.start_block(many)
+        self._write_by_panels(rows, columns, symbols)
+        fn.branch(end)
+        fn.start_block(end)
+
+    def _write_by_panels(
+        self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols
+    ) -> None:
+        self._add_products(rows, columns, symbols)
+        if not self._product.has_one_slice:
+            self._results.call(self._sums, rows, columns, symbols)
 
     def _position(self, number: Value, sizes: Symbols) -> tuple[Symbols, Value, Value]:
         """The values of a unit's axes, its group of rows, and the number of groups."""

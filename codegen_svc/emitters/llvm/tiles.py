@@ -51,6 +51,22 @@ _LEAST_BITS: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
+class FewRows:
+    """How up to `most` rows of a varying number are computed without a panel.
+
+    The sums of a group of `rows` by a group of `columns` are in registers.
+    """
+
+    most: int
+    rows: int
+    columns: int
+
+
+_FEW_ROWS: Final = {256: FewRows(10, 2, 4), 512: FewRows(12, 4, 4)}
+"""By the bits of a vector. With AVX2, panels are faster from eleven rows on."""
+
+
+@dataclass(frozen=True, slots=True)
 class TiledProduct:
     """A product whose tiles have `height` rows of `vectors` of `lanes`.
 
@@ -137,6 +153,19 @@ class TiledProduct:
         if extent.is_constant:
             groups = min(groups, ceil_div(extent, GROUP_ROWS).constant)
         return groups * GROUP_ROWS
+
+    @property
+    def few_rows(self) -> FewRows | None:
+        """How few rows are computed, if a call may have few; None: as many are.
+
+        Vectors have successive terms of a row and of a column, so all are whole.
+        """
+        left, right, terms = self.product.left, self.product.right, self.terms.extent
+        form = _FEW_ROWS.get(8 * self.vector_bytes)
+        are_adjacent = left.inner is right.inner is ONE
+        are_whole = is_multiple(terms, self.lanes * self.lane_terms)
+        varies = not self.rows.extent.is_constant
+        return form if varies and are_adjacent and are_whole else None
 
     @property
     def units(self) -> tuple[Axis, ...]:

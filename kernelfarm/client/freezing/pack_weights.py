@@ -219,8 +219,9 @@ def _is_in_tiles(found: _Product, known: FrozenProductFacts) -> bool:
     rows, weight = _row_count(found), value_of(found.weight)
     columns = weight.shape[0 if found.is_turned else 1]
     is_large = weight.numel() * weight.element_size() >= known.least_weight_bytes
-    has_rows = rows is not None and rows >= known.least_rows
-    is_timed = _DTYPES[weight.dtype].value in known.in_tiles
+    has_rows = rows is None or rows >= known.least_rows
+    timed = known.varying if rows is None else known.in_tiles
+    is_timed = _DTYPES[weight.dtype].value in timed
     return is_timed and is_large and has_rows and bool(columns >= known.least_columns)
 
 

@@ -162,7 +162,6 @@ def test_amd_processors_compute_products_in_tiles_where_facts_say_that_they_are_
     assert not choose_products(parse_graph(WIDE), other).by_result
     first = 1 if level == "v4" else 16
     assert {m for m in range(1, 20) if chosen(m, amd, n=512, k=512)} == set(range(first, 20))
-    assert not chosen(symbol("s0"), amd)
     # With AVX2 the framework has no fast code for 16 bits.
     assert chosen(64, amd, DType.BF16) is chosen(64, amd, DType.F16) is (level == "v3")
     assert not chosen(64, amd, n=256, k=512)
@@ -179,8 +178,37 @@ def test_processors_that_multiply_pairs_of_bf16_compute_products_of_them_in_tile
         *range(1, 11),
         *range(16, 20),
     }
-    assert not chosen(symbol("s0"), dots, DType.BF16)
     assert not chosen(64, dots, DType.F16)
+    assert not chosen(symbol("s0"), dots, DType.F16)
+
+
+@pytest.mark.parametrize(
+    ("target", "dtypes"),
+    [
+        ("v3-amd", [DType.F32, DType.BF16, DType.F16]),
+        ("v4-amd", [DType.F32]),
+        ("v4-bf16-amd", [DType.F32, DType.BF16]),
+        # With 512 rows, the library is faster.
+        ("v4", []),
+        ("v3", []),
+    ],
+)
+def test_a_varying_number_of_rows_is_by_kernels_if_they_are_faster_for_every_number(
+    target: str, dtypes: list[DType]
+) -> None:
+    facts = target_facts(f"cpu:x86-64-{target}")
+    types = (DType.F32, DType.BF16, DType.F16)
+    assert [d for d in types if chosen(symbol("s0"), facts, d)] == dtypes
+
+
+def test_the_report_names_the_number_of_rows_that_decides() -> None:
+    text = WIDE.replace("32,", "s0,").replace("prims 1\n", "prims 1\nsize s0 from 2\n", 1)
+    found = choose_products(parse_graph(text), target_facts("cpu:x86-64-v4-amd"))
+    assert found.by_result == {4: Product(1, 2, 0, is_tiled=True)}
+    assert found.notes == (
+        "product: s0 x 384 (node 1) by a kernel in tiles: expected times are 1 for a kernel, 1.06 for"
+        " the framework, as multiples of a kernel's, for the number of rows with the least",
+    )
 
 
 @pytest.mark.parametrize(

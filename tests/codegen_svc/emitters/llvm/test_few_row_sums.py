@@ -1,0 +1,76 @@
+"""Products in tiles whose number of rows varies, called with few rows."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen_svc.emitters.llvm.tiles import FewRows, tiled_product
+from kernelfarm.ir.loop_ir import Kernel
+from tests.support.compiled_kernels import built, run, run_targets, stage_text, unless_it_runs
+from tests.support.product_kernels import mixed, wide
+
+PAIRS = "cpu:x86-64-v4-bf16-amd"
+DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.float16}
+RUNS = [*run_targets(), pytest.param(PAIRS, marks=unless_it_runs(PAIRS))]
+
+
+def few_rows(kernel: Kernel, target: str) -> FewRows:
+    found = tiled_product(
+        kernel, 256 if target.endswith("v3") else 512, has_bf16_dots=target == PAIRS
+    )
+    assert found is not None
+    assert found.few_rows is not None
+    return found.few_rows
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", RUNS)
+def test_each_number_of_rows_has_the_right_results(target: str, dtype: str) -> None:
+    """Few rows, the first number that is not few, and rows in several groups of units."""
+    columns, summed = 67, 96
+    kernel = mixed("s0", columns, summed, dtype, dtype, has_columns=False)
+    most = few_rows(kernel, target).most
+    for rows in (0, *range(1, most + 2), 49):
+        draw = np.random.default_rng(rows).standard_normal
+        x, w = (draw((n, summed)).astype(DTYPES[dtype]) for n in (rows, columns))
+        found = []
+        for threads in (1, 5):
+            out = np.full(rows * columns, np.nan, np.float32)
+            given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+            assert run(kernel, given, {"s0": rows}, threads=threads, target=target) == 0
+            found.append(out.reshape(rows, columns))
+        np.testing.assert_array_equal(*found)
+        exact = x.astype(np.float64) @ w.astype(np.float64).T
+        np.testing.assert_allclose(found[0], exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4", PAIRS])
+def test_sums_of_few_rows_stay_in_registers_and_ask_for_the_next_columns(target: str) -> None:
+    dtype, name = ("bf16", "vdpbf16ps") if target == PAIRS else ("f32", "vfmadd")
+    kernel = mixed("s0", 128, 640, dtype, dtype, has_columns=False)
+    form = few_rows(kernel, target)
+    asm = stage_text(built(kernel, target), "asm")
+    sums = form.rows * form.columns
+    loops = [part for part in asm.split("\n.L") if part.count(name) == sums]
+    (loop,) = [part for part in loops if part.count("prefetch") == form.columns]
+    assert "(%rsp)" not in loop[: loop.index("\tj")]
+
+
+def test_few_rows_need_a_varying_number_and_whole_vectors_of_adjacent_terms() -> None:
+    def form(kernel: Kernel) -> FewRows | None:
+        found = tiled_product(kernel, 512)
+        assert found is not None
+        return found.few_rows
+
+    assert form(wide("s0", 128, 64)) == FewRows(12, 4, 4)
+    assert form(wide(12, 128, 64)) is None
+    assert form(wide("s0", 128, 65)) is None
+    assert form(wide("s0", 128, "s1")) is None
+    assert form(wide("s0", 128, 64, has_columns=True)) is None
+    paired = tiled_product(
+        mixed("s0", 128, 48, "bf16", "bf16", has_columns=False), 512, has_bf16_dots=True
+    )
+    assert paired is not None
+    assert paired.few_rows is None
