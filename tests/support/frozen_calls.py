@@ -31,12 +31,14 @@ class FrozenCalls:
         model: Callable[..., Any],
         target: str = "",
         products: ProductChoice = ProductChoice.AUTO,
+        *,
+        dynamic: bool | None = False,
     ) -> None:
         self.frozen: list[FrozenGraph | None] = []
         self.captured: list[Graph] = []
         self._graphs: list[fx.Graph] = []
         self._target, self._products = target, products
-        self._compiled = torch.compile(model, backend=self._backend, dynamic=False)
+        self._compiled = torch.compile(model, backend=self._backend, dynamic=dynamic)
 
     def __call__(self, *args: Any) -> Any:
         with torch.no_grad():

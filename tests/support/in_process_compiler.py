@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch._subclasses.fake_tensor import unset_fake_temporarily
@@ -27,6 +28,7 @@ from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.pipeline import optimize
 from tests.support.captured_graphs import run_lowered
+from tests.support.traced_graphs import capturing
 
 
 @dataclass(slots=True)
@@ -71,6 +73,19 @@ def compile_here(
         (LoadedVariant((), loaded_kernel(kernel, target.name)),) for kernel in program.kernels
     )
     return PlanRunner(BoundProgram(program.plan, kernels, captured, _loader))
+
+
+def compiled_for(
+    function: Callable[..., Any], facts: TargetFacts, counts: Counts
+) -> Callable[..., Any]:
+    """The function, compiled by Dynamo and all stages for facts of this machine's processor."""
+
+    def compiler(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., Any]:
+        run = compile_here(captured, counts, facts)
+        return lambda *given: run(list(given))
+
+    torch._dynamo.reset()
+    return torch.compile(function, backend=capturing(compiler))
 
 
 def interpret_here(captured: CapturedGraph, counts: Counts) -> Callable[[Sequence[Any]], list[Any]]:

@@ -247,6 +247,8 @@ def mod(numerator: Expr, denominator: Expr) -> Expr:
     if numerator.is_constant and denominator.is_constant and denominator.constant != 0:
         return as_expr(numerator.constant % denominator.constant)
     _, rest = _split_multiples(numerator, denominator)
+    if rest is ZERO:
+        return ZERO
     if rest.is_constant and denominator.is_constant and denominator.constant != 0:
         return as_expr(rest.constant % denominator.constant)
     return _from_atom(Mod(rest, denominator))

@@ -349,30 +349,30 @@ def _common_factor(expr: Expr, denominator: Expr, bounds: Bounds) -> tuple[int, 
 
 
 def _join_div_mod(expr: Expr) -> Expr:
-    """Rewrites `k*n*(a//n) + k*(a%n)` to `k*a` for a constant n."""
+    """Rewrites `k*n*(a//n) + k*(a%n)` to `k*a`."""
     terms = dict(expr.terms)
     for monomial, coefficient in expr.terms:
-        atom = monomial[0] if len(monomial) == 1 else None
-        if not isinstance(atom, Mod) or not atom.denominator.is_constant:
-            continue
-        joined = _joined(expr, terms, atom, coefficient)
-        if joined is not None:
-            return _join_div_mod(joined)
+        for number, atom in enumerate(monomial):
+            if isinstance(atom, Mod):
+                others = monomial[:number] + monomial[number + 1 :]
+                factor = Expr(0, ((others, coefficient),)) if others else as_expr(coefficient)
+                joined = _joined(expr, terms, atom, factor)
+                if joined is not None:
+                    return _join_div_mod(joined)
     return expr
 
 
-def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, coefficient: int) -> Expr | None:
+def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, factor: Expr) -> Expr | None:
+    """The expression with a remainder times a factor joined with its quotient, if it has both."""
     quotient = floor_div(atom.numerator, atom.denominator)
-    part = lone_atom(quotient)
-    if part is None or terms.get((part,)) != coefficient * atom.denominator.constant:
+    if lone_atom(quotient) is None:
+        return None
+    whole = factor * atom.denominator * quotient
+    spend(len(whole.terms))
+    if any(terms.get(monomial) != coefficient for monomial, coefficient in whole.terms):
         return None
     remainder = Expr(0, (((atom,), 1),))
-    return (
-        expr
-        - coefficient * remainder
-        - coefficient * atom.denominator * quotient
-        + coefficient * atom.numerator
-    )
+    return expr - factor * remainder - whole + factor * atom.numerator
 
 
 def _symbols_of(found: Range) -> frozenset[str]:

@@ -14,7 +14,7 @@ from kernelfarm.targets import BatchedProductFacts, target_facts
 from tests.support.compiled_kernels import run_targets
 from tests.support.contraction_programs import BATCHED, run
 from tests.support.goldens import assert_golden
-from tests.support.in_process_compiler import Counts
+from tests.support.in_process_compiler import Counts, compiled_for
 from tests.support.optimizer_passes import before_and_after
 
 
@@ -114,3 +114,26 @@ def test_what_is_multiplied_is_stored_once(target: str) -> None:
     ours, counts = run_by(target, layer, x, y)
     assert (counts.externs, counts.launches) == ([], 3)
     check(ours, layer, x, y)
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_program_multiplies_batches_of_all_sizes(target: str, dtype: torch.dtype) -> None:
+    """Batches, rows and columns vary, and so do the terms of the second product."""
+    torch.manual_seed(0)
+    known = BatchedProductFacts(("f32", "bf16"), 8)
+    counts = Counts()
+
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        shares = torch.softmax(torch.bmm(query, key.transpose(-1, -2)).float() * 0.25, -1)
+        return torch.bmm(shares.to(value.dtype), value)
+
+    fast = compiled_for(attend, replace(target_facts(target), batched_products=known), counts)
+    for batch, tokens in ((3, 40), (2, 2), (5, 7), (2, 131)):
+        given = [torch.randn(batch, tokens, 16).to(dtype) for _ in range(3)]
+        for x in given:
+            torch._dynamo.mark_dynamic(x, [0, 1])
+        exact = attend(*(x.double() for x in given))
+        errors = [(y(*given).double() - exact).abs().max().item() for y in (fast, attend)]
+        assert errors[0] <= max(4 * errors[1], 1e-6)
+    assert (counts.graphs, counts.externs) == (1, [])

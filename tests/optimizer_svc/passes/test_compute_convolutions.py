@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.nn import functional
 
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.targets import ConvolutionFacts, TargetFacts, target_facts
 from tests.support.compiled_kernels import run_targets
 from tests.support.contraction_programs import ONE_PIXEL, run
 from tests.support.goldens import assert_golden
-from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.in_process_compiler import Counts, compiled_for
 from tests.support.optimizer_passes import before_and_after
-from tests.support.traced_graphs import capturing
 
 FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
@@ -142,14 +140,8 @@ def test_what_is_convolved_is_stored_as_the_framework_s_images_are(
 @pytest.mark.parametrize("target", run_targets())
 def test_the_images_of_a_convolution_may_vary_in_number_and_size(target: str) -> None:
     counts = Counts()
-
-    def compiled(captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
-        program = compile_here(captured, counts, convolving(target))
-        return lambda *given: program(list(given))
-
     weight, bias = torch.randn(24, 16, 1, 1), torch.randn(24)
-    torch._dynamo.reset()
-    fast = torch.compile(functional.conv2d, backend=capturing(compiled))
+    fast = compiled_for(functional.conv2d, convolving(target), counts)
     with torch.no_grad():
         for shape in ((2, 16, 3, 4), (5, 16, 9, 2), (3, 16, 20, 30)):
             x = torch.randn(shape)

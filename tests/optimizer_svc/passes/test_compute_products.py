@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import run_targets
 from tests.support.contraction_programs import run as run_program_of
 from tests.support.goldens import assert_golden
-from tests.support.in_process_compiler import Counts, compile_here
+from tests.support.in_process_compiler import Counts, compile_here, compiled_for
 from tests.support.optimizer_passes import before_and_after
 from tests.support.single_operator import to_numpy
 from tests.support.traced_graphs import capturing, traced_one
@@ -373,3 +374,26 @@ def test_what_follows_products_in_tiles_of_processors_is_fused_with_them() -> No
     assert all(find_processor_product(kernel) for kernel in kernels)
     errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
     assert errors[0] <= 4 * errors[1]
+
+
+@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_program_computes_products_of_all_numbers_of_rows(
+    target: str, dtype: torch.dtype
+) -> None:
+    """Batches and tokens vary; what follows products is fused with them as if they did not."""
+    torch.manual_seed(0)
+    times = TileTimes(1, library=(("2", 2.0),), library_columns=(("2", 2.0),))
+    tiles = TileFacts(times, times, times)
+    facts = replace(target_facts(target), tiles=tiles, attention=None)
+    block, counts = Block().to(dtype), Counts()
+    exact, fast = copy.deepcopy(block).double(), compiled_for(block, facts, counts)
+    with torch.no_grad():
+        for batch, tokens in ((3, 17), (2, 2), (2, 3), (7, 90), (5, 8)):
+            x = torch.randn(batch, tokens, 64).to(dtype)
+            torch._dynamo.mark_dynamic(x, [0, 1])
+            expected = exact(x.double())
+            errors = [(y(x).double() - expected).abs().max().item() for y in (fast, block)]
+            assert errors[0] <= 4 * errors[1]
+    assert (counts.graphs, counts.launches) == (1, 6)
+    assert counts.externs == ["aten.scaled_dot_product_attention.default"]

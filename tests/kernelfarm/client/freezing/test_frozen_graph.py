@@ -253,6 +253,33 @@ def test_products_in_tiles_read_panels(
     assert sum(node.target is panels_of_matrix for node in fold) == in_panels
 
 
+@pytest.mark.parametrize(
+    ("target", "dtype", "in_panels"),
+    [
+        (DOTS, torch.bfloat16, True),
+        (DOTS, torch.float32, True),
+        (KERNELS, torch.float32, True),
+        # On Intel's processors the library is faster with many rows.
+        ("cpu:x86-64-v4", torch.float32, False),
+        (LIBRARY, torch.float32, False),
+    ],
+)
+def test_products_of_varying_numbers_of_rows_read_panels(
+    target: str, dtype: torch.dtype, *, in_panels: bool
+) -> None:
+    layer = nn.Linear(1024, 640).to(dtype)
+    calls = FrozenCalls(layer, target, dynamic=None)
+    for rows in (3, 40, 2):
+        x = torch.randn(rows, 1024).to(dtype)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(calls(x), layer(x), atol=0.02, rtol=0.02)
+    assert len(calls.frozen) == 1
+    assert calls.targets[-1] == ("aten.addmm.default" if in_panels else LINEAR)
+    (frozen,) = calls.frozen
+    fold = [] if frozen is None else [*frozen.fold.graph.nodes]
+    assert sum(node.target is panels_of_matrix for node in fold) == in_panels
+
+
 @pytest.mark.parametrize(("inner", "columns"), [(256, 128), (255, 130), (768, 96)])
 @pytest.mark.parametrize("is_turned", [False, True])
 def test_a_view_of_panels_is_the_weight(inner: int, columns: int, is_turned: bool) -> None:

@@ -138,6 +138,23 @@ def test_symbolic_row_size_divides_out() -> None:
     assert simplify((ROW * S0 + COL) % S0, bounds) is COL
 
 
+def test_quotient_and_remainder_by_a_symbolic_size_join() -> None:
+    s1 = symbol("s1")
+    bounds = Bounds.of_extents({"i": 3 * S0 * s1}).with_size("s0", 2, None)
+    for size in (S0, 3 * S0, S0 * s1, as_expr(6)):
+        for factor in (as_expr(64), S0, 5 * s1):
+            parts = factor * (ROW % size) + factor * size * (ROW // size)
+            assert simplify(parts + COL, bounds) == factor * ROW + COL
+            assert simplify(parts + factor, bounds) == factor * ROW + factor
+    apart = 64 * (ROW % S0) + 32 * S0 * (ROW // S0)
+    assert simplify(apart, bounds) == apart
+
+
+def test_a_multiple_of_a_symbolic_size_leaves_no_remainder() -> None:
+    assert (3 * S0 * ROW) % S0 == 0
+    assert (3 * S0 * ROW) // S0 == 3 * ROW
+
+
 def test_an_unproven_range_is_left_alone() -> None:
     bounds = Bounds.of_extents({"i": 9})
     assert simplify(ROW // 8, bounds) is ROW // 8
