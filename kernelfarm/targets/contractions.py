@@ -63,7 +63,7 @@ class TileTimes:
     library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
     `library_columns` has it for weights (k, n). A product with fewer rows than a table has, or with
     a weight of less than `min_weight_bytes`, is the library's. One whose number of rows varies
-    counts as the m with the least time.
+    is judged by the m with the least time.
     """
 
     min_weight_bytes: int

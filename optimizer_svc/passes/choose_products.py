@@ -8,7 +8,8 @@ smaller one. If only pointwise prims read the product, its kernel computes them,
 library's time includes another launch.
 
 Processors compute products of more rows in register tiles, of f32 and, if they have instructions
-for it, of bf16. Their facts have the library's time in times of a kernel, from some m on.
+for it, of bf16. Their facts have the library's time in times of a kernel, from some m on. A product
+whose number of rows varies is judged by the m that is worst for kernels.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ from optimizer_svc.ir.products import NO_PRODUCTS, Products
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
 _NARROW = (DType.F16, DType.BF16)
+_VARYING_MAY_LOSE = 0.1
+"""The share of a kernel's time that it may lose with the worst number of rows, if that varies: with
+few rows the library takes up to 2.9 times as long, and what follows a product is fused with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,18 @@ class _Expected:
     """Expected times of a product, as multiples of one time, which `unit` names after them.
 
     `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
+    A kernel is taken even if it loses up to the share `may_lose` of its time.
     """
 
     kernel: float
     library: float
     after: float = 0.0
     unit: str = "in its times for one row"
+    may_lose: float = 0.0
 
     @property
     def is_kernel_faster(self) -> bool:
-        return self.kernel < self.library + self.after
+        return self.kernel * (1 - self.may_lose) < self.library + self.after
 
 
 def choose_products(
@@ -332,8 +338,11 @@ def _expected_in_tiles(
     times = tiles.library_columns if product.has_columns else tiles.library
     unit = "as multiples of a kernel's"
     if not rows.is_constant:
-        least = min((time for _, time in times), default=0.0)
-        return _Expected(1.0, least, unit=f"{unit}, for the number of rows with the least")
+        if not times:
+            return Refused("of a varying number of rows, for which kernels were not timed")
+        least = min(time for _, time in times)
+        unit = f"{unit}, for the number of rows with the least"
+        return _Expected(1.0, least, unit=unit, may_lose=_VARYING_MAY_LOSE)
     library = [(int(m), time) for m, time in times if int(m) <= rows.constant]
     if not library:
         return Refused("of a number of rows that was not measured")

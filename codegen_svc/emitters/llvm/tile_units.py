@@ -104,23 +104,33 @@ class TileWriter:
         self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols
     ) -> None:
         """Writes the results of a block's rows by the columns of a tile."""
-        fn, product = self._fn, self._product
-        if self._few is None:
+        fn, extent, form = self._fn, self._product.rows.extent, self._product.few_rows
+        if self._few is None or form is None:
             self._write_by_panels(rows, columns, symbols)
             return
-        assert product.few_rows is not None
-        most = integer(product.few_rows.most, I64)
-        extent = self._index(product.rows.extent, symbols)
+        if extent.is_constant:
+            self._write_few(self._few, rows, columns, symbols)
+            return
+        count, most = self._index(extent, symbols), integer(form.most, I64)
         few, many, end = (fn.name(f"rows.{part}") for part in ("few", "many", "end"))
-        fn.branch_if(fn.compare("icmp", "sle", extent, most, wish="are_few"), few, many)
+        fn.branch_if(fn.compare("icmp", "sle", count, most, wish="are_few"), few, many)
         fn.start_block(few)
-        self._few.write(rows[1], columns, symbols)
-        self._results.call(self._sums, rows, columns, symbols)
+        self._write_few(self._few, rows, columns, symbols)
         fn.branch(end)
         fn.start_block(many)
         self._write_by_panels(rows, columns, symbols)
         fn.branch(end)
         fn.start_block(end)
+
+    def _write_few(
+        self,
+        few: FewRowSums,
+        rows: tuple[Value, Value],
+        columns: tuple[Value, Value],
+        symbols: Symbols,
+    ) -> None:
+        few.write(rows[1], columns, symbols)
+        self._results.call(self._sums, rows, columns, symbols)
 
     def _write_by_panels(
         self, rows: tuple[Value, Value], columns: tuple[Value, Value], symbols: Symbols

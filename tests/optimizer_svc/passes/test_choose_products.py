@@ -109,10 +109,10 @@ def test_several_rows_are_the_library_s_if_their_terms_fill_no_vectors(dtype, te
         assert chosen(rows, target, dtype, k=2048 + terms // 2) is (rows == 1)
 
 
-def test_a_small_weight_a_varying_number_of_rows_and_f64_are_the_library_s() -> None:
+def test_a_small_weight_and_f64_are_the_library_s() -> None:
     assert chosen(4)
     assert not chosen(4, n=511)
-    assert not chosen(symbol("s0"))
+    assert not chosen(symbol("s0"), n=270)
     assert not chosen(4, dtype=DType.F64)
 
 
@@ -188,12 +188,12 @@ def test_processors_that_multiply_pairs_of_bf16_compute_products_of_them_in_tile
         ("v3-amd", [DType.F32, DType.BF16, DType.F16]),
         ("v4-amd", [DType.F32]),
         ("v4-bf16-amd", [DType.F32, DType.BF16]),
-        # With 512 rows, the library is faster.
-        ("v4", []),
+        # With 512 rows, the library takes 0.95 of a kernel's time.
+        ("v4", [DType.F32]),
         ("v3", []),
     ],
 )
-def test_a_varying_number_of_rows_is_by_kernels_if_they_are_faster_for_every_number(
+def test_a_varying_number_of_rows_is_by_kernels_if_they_hardly_lose_with_any_number(
     target: str, dtypes: list[DType]
 ) -> None:
     facts = target_facts(f"cpu:x86-64-{target}")

@@ -32,6 +32,7 @@ EDGES = [
     (47, 65, 33, False),
     (GROUP_ROWS * BLOCK_GROUPS + 1, 64, 16, False),
     (13, 130, 385, True),
+    (9, 130, 400, False),
 ]
 
 
