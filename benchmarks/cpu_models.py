@@ -3,11 +3,12 @@
 `run` measures: all arms of a model take turns in one process. Weights are random, from configs;
 batch norms have random statistics. It adds its rows to a JSON file, and skips those that are in it.
 `errors` prints the largest error of eager and of each arm of ours against float64, relative to the
-largest result. `memory` prints the peak bytes of a call beside weights and arguments, as
+largest result. With `--varying`, the arms that compile do so for a varying number of tokens, or of
+images. `memory` prints the peak bytes of a call beside weights and arguments, as
 `benchmarks.peak_memory` counts them. `page` writes the tables and the plot of a JSON file.
 
 Usage: python -m benchmarks.cpu_models run FILE [--models NAME ...] [--batches N ...]
-           [--dtypes T ...] [--threads N ...] [--arms ARM ...] [--rounds N]
+           [--dtypes T ...] [--threads N ...] [--arms ARM ...] [--rounds N] [--varying]
        python -m benchmarks.cpu_models errors [--models NAME ...] [--dtypes T ...]
        python -m benchmarks.cpu_models memory [--models NAME ...] [--dtypes T ...] [--batches N ...]
        python -m benchmarks.cpu_models page FILE [--markdown FILE] [--plot FILE]
@@ -160,11 +161,13 @@ class Measured:
     read_bytes: int = 0
     least_ms: float = 0.0
     machine: str = ""
+    is_varying: bool = False
 
     @property
-    def settings(self) -> tuple[str, int, int]:
+    def settings(self) -> tuple[str, int, int, str]:
         """What rows of a table share."""
-        return self.dtype, self.batch, self.threads
+        sizes = "varying sizes" if self.is_varying else "static sizes"
+        return self.dtype, self.batch, self.threads, sizes
 
     def best(self, arms: Sequence[str]) -> float:
         """The least time of some arms."""
@@ -210,6 +213,7 @@ def _options() -> argparse.Namespace:
     run.add_argument("--threads", nargs="*", type=int, default=[1])
     run.add_argument("--arms", nargs="*", choices=tuple(ARMS), default=tuple(ARMS))
     run.add_argument("--rounds", type=int, default=9)
+    run.add_argument("--varying", action="store_true")
     page.add_argument("--markdown", type=Path)
     page.add_argument("--plot", type=Path)
     return parser.parse_args()
@@ -227,9 +231,10 @@ def _run(options: argparse.Namespace) -> None:
         for dtype, batch, threads in product(options.dtypes, options.batches, options.threads):
             limits = ceilings(getattr(torch, dtype), threads)
             for name in options.models:
-                if (name, dtype, batch, threads) in known:
+                row = Measured(name, dtype, batch, threads, is_varying=options.varying)
+                if (name, *row.settings) in known:
                     continue
-                row = Measured(name, dtype, batch, threads, machine=machine())
+                row.machine = machine()
                 _measure(row, options)
                 row.least_ms = limits.least_ms(row.flops, row.read_bytes)
                 rows.append(asdict(row))
@@ -262,7 +267,7 @@ def _measure(row: Measured, options: argparse.Namespace) -> None:
     for arm in options.arms:
         began_s = time.perf_counter()
         try:
-            calls[arm] = _call(model, args, ARMS[arm])
+            calls[arm] = _call(model, args, ARMS[arm], is_varying=row.is_varying)
         except Exception as error:  # an arm that fails is a note of the row
             row.failures[arm] = f"{arm}: {type(error).__name__}: {str(error)[:200]}"
             continue
@@ -295,12 +300,21 @@ def seeded(name: str, batch: int, dtype: torch.dtype) -> Built:
     return model.eval().to(dtype), typed
 
 
-def _call(model: nn.Module, args: tuple[torch.Tensor, ...], stated: dict[str, Any] | None) -> Call:
-    """A call of the model, compiled for this size."""
+def _call(
+    model: nn.Module,
+    args: tuple[torch.Tensor, ...],
+    stated: dict[str, Any] | None,
+    *,
+    is_varying: bool = False,
+) -> Call:
+    """A call of the model, compiled for this size, or for a varying number of tokens or images."""
     if stated is None:
         model(*args)
         return lambda: model(*args)
-    function = torch.compile(copy.deepcopy(model), dynamic=False, **stated)
+    function = torch.compile(copy.deepcopy(model), dynamic=None if is_varying else False, **stated)
+    if is_varying:
+        args = tuple(arg.clone() for arg in args)
+        torch._dynamo.mark_dynamic(args[0], 0 if args[0].is_floating_point() else 1)
     # Dynamo reads Inductor's own setting as it traces: an option would come too late.
     is_frozen = stated["backend"] == "inductor" and "freezing" in stated.get("options", {})
     with torch._inductor.config.patch(freezing=is_frozen):
@@ -346,13 +360,13 @@ def _print_memory(options: argparse.Namespace) -> None:
 
 
 def _page(rows: Sequence[Measured]) -> Iterator[str]:
-    """A table for each combination of type, batch and threads."""
+    """A table for each combination of type, batch, threads and kind of sizes."""
     for settings, group in groupby(
         sorted(rows, key=lambda row: row.settings), lambda r: r.settings
     ):
-        dtype, batch, threads = settings
+        dtype, batch, threads, sizes = settings
         found = list(group)
-        yield f"### {dtype}, batch {batch}, threads: {threads}"
+        yield f"### {dtype}, batch {batch}, threads: {threads}, {sizes}"
         yield ""
         yield "| model | " + " | ".join(ARMS) + " | least | eager / ours | Inductor / ours |"
         yield "|---" + "|---:" * (len(ARMS) + 3) + "|"
@@ -387,7 +401,7 @@ def _plot(rows: Sequence[Measured], path: Path) -> None:
             places = [number + 0.27 * (at - 1) for number in range(len(found))]
             axes.bar(places, [100 * r.least_ms / r.best(arms) for r in found], 0.25, label=label)
         axes.set_xticks(range(len(found)), [row.model for row in found], rotation=20)
-        axes.set(title="{}, batch {}, threads: {}".format(*settings), ylabel="% of the limit")
+        axes.set(title="{}, batch {}, threads: {}, {}".format(*settings), ylabel="% of the limit")
         axes.axhline(100, color="#999999", linewidth=0.8, linestyle=":")
     axes.legend(loc="upper right", fontsize="small")
     figure.savefig(path, metadata={"Date": None})

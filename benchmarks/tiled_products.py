@@ -3,9 +3,9 @@
 The numbers are those of `[tiles]` in the files of CPU targets: for each number of rows, the time of
 the library as a multiple of a kernel's. `linear` has a weight (n, k), `columns` a weight (k, n);
 `gelu` adds a bias and computes GELU, which the library leaves to other code. Arms take turns in one
-process. With --cold, copies of the weights take turns, so that they come from memory. With --varying,
-one kernel computes all numbers of rows. To price
-`cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
+process. With --cold, copies of the weights take turns, so that they come from memory. With
+--varying, one kernel computes all numbers of rows. To price `cpu:x86-64-v3` on a machine with
+AVX-512, the library must be held to AVX2, too:
 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]

@@ -11,9 +11,9 @@ factor. Here its columns, whose terms are adjacent, are multiplied as they are; 
 stays in the first-level cache for all groups of rows, and each step asks memory for a line of the
 next group. Groups that are not whole compute their last column or row again.
 
-Weights of 768 x 768 to 4,096 x 4,096 from memory, one thread, 2 to 12 rows, in times of the speed by
-panels: Intel with AVX-512 1.1 to 1.9 in f32 and 0.9 to 2.0 in pairs of bf16, AMD with AVX2 (up to 10
-rows) 1.0 to 1.8 in f32.
+Weights of 768 x 768 to 4,096 x 4,096 from memory, one thread, 2 to 12 rows, in times of the speed
+by panels: Intel with AVX-512 1.1 to 1.7 in f32 and 0.9 to 2.0 in pairs of bf16, AMD with AVX2 (up
+to 8 rows) 1.0 to 1.8 in f32.
 """
 
 from __future__ import annotations
@@ -46,14 +46,17 @@ class FewRowSums:
 
     def write(self, row_count: Value, columns: tuple[Value, Value], symbols: Symbols) -> None:
         """Writes the loops; `columns` are the tile's first one and the number of columns."""
-        form, inside = self._form, {**symbols, self._product.terms.name: ZERO_I64}
+        form, product = self._form, self._product
+        inside = {**symbols, product.terms.name: ZERO_I64}
 
         def group(first: Value) -> None:
             column = self._fn.op("add nuw nsw", columns[0], first)
-            rights = self._starts(self._product.product.right, self._product.columns, column, inside)
-            self._for_groups(
-                "rows", form.rows, row_count, lambda row: self._add((row, first), rights, inside)
-            )
+            rights = self._starts(product.product.right, product.columns, column, inside)
+
+            def add(row: Value) -> None:
+                self._add((row, first), rights, inside)
+
+            self._for_groups("rows", form.rows, row_count, add)
 
         self._for_groups("columns", form.columns, columns[1], group)
 

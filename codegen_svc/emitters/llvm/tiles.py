@@ -64,10 +64,12 @@ class FewRows:
 
 
 _FEW_ROWS: Final = {256: FewRows(10, 2, 4), 512: FewRows(16, 4, 4)}
-"""By the bits of a vector. Weights from memory, one thread: with AVX-512 (Intel), 13 and 16 rows of
-f32 take 0.6 to 0.95 of the time that a panel takes, 64 rows more; with AVX2 (AMD), 8 to 10 rows take
-0.6 to 0.75, 12 rows 1.2. Groups of 6 x 4 and 8 x 2 with AVX-512, and of 3 x 4 with AVX2, are slower
-for most numbers of rows."""
+"""By the bits of a vector. In times of what panels take, weights from memory, one thread: 13 and 16
+rows of f32 with AVX-512 (Intel) 0.8 to 1.0, 8 rows with AVX2 (AMD) 0.7. With AVX-512, groups of
+6 x 4 and 8 x 2 are no faster on the whole; with AVX2, groups of 3 x 4 are slower."""
+_LEAST_VECTORS: Final = 8
+"""Vectors of f32 of a row; of pairs twice as many. 16 rows with AVX-512 (Intel), by 64 x 64 and
+128 x 32: panels take 0.8 and 0.65 of the time; by 512 x 128: 1.0, by 3072 x 256: 1.2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +164,19 @@ class TiledProduct:
     def few_rows(self) -> FewRows | None:
         """How few rows are computed, if a call may have few; None: as many are.
 
-        Vectors have successive terms of a row and of a column, so all are whole.
+        Vectors have successive terms of a row and of a column, so all are whole. To sum their lanes
+        takes about as long as four more vectors of each.
         """
         left, right, rows = self.product.left, self.product.right, self.rows.extent
         form = _FEW_ROWS.get(8 * self.vector_bytes)
         if form is None or (rows.is_constant and rows.constant > form.most):
             return None
         are_adjacent = left.inner is right.inner is ONE
-        are_whole = is_multiple(self.terms.extent, self.lanes * self.lane_terms)
-        return form if are_adjacent and are_whole else None
+        in_vector = self.lanes * self.lane_terms
+        are_whole = is_multiple(self.terms.extent, in_vector)
+        least = _LEAST_VECTORS * self.lane_terms * in_vector
+        has_many = are_whole and self.terms.extent.constant >= least
+        return form if are_adjacent and has_many else None
 
     @property
     def units(self) -> tuple[Axis, ...]:

@@ -16,7 +16,7 @@ DTYPES = {"f32": np.dtype(np.float32), "bf16": np.dtype(ml_dtypes.bfloat16), "f1
 RUNS = [*run_targets(), pytest.param(PAIRS, marks=unless_it_runs(PAIRS))]
 
 
-COLUMNS, SUMMED = 67, 96
+COLUMNS, SUMMED = 67, 512
 
 
 def check(kernel: Kernel, target: str, rows: int, dtype: str, sizes: dict[str, int]) -> None:
@@ -78,19 +78,23 @@ def test_sums_of_few_rows_stay_in_registers_and_ask_for_the_next_columns(target:
     assert "(%rsp)" not in loop[: loop.index("\tj")]
 
 
-def test_few_rows_need_whole_vectors_of_adjacent_terms() -> None:
+def test_few_rows_need_many_whole_vectors_of_adjacent_terms() -> None:
     def form(kernel: Kernel) -> FewRows | None:
         found = tiled_product(kernel, 512)
         assert found is not None
         return found.few_rows
 
-    assert form(wide("s0", 128, 64)) == form(wide(16, 128, 64)) == FewRows(16, 4, 4)
-    assert form(wide(17, 128, 64)) is None
-    assert form(wide("s0", 128, 65)) is None
+    assert form(wide("s0", 128, 128)) == form(wide(16, 128, 128)) == FewRows(16, 4, 4)
+    assert form(wide(17, 128, 128)) is None
+    assert form(wide("s0", 128, 129)) is None
+    assert form(wide("s0", 128, 112)) is None  # too few terms
     assert form(wide("s0", 128, "s1")) is None
-    assert form(wide("s0", 128, 64, has_columns=True)) is None
-    paired = tiled_product(
-        mixed("s0", 128, 48, "bf16", "bf16", has_columns=False), 512, has_bf16_dots=True
-    )
-    assert paired is not None
-    assert paired.few_rows is None
+    assert form(wide("s0", 128, 128, has_columns=True)) is None
+
+
+@pytest.mark.parametrize(("summed", "has_form"), [(512, True), (480, False), (528, False)])
+def test_few_rows_of_pairs_need_twice_as_many_terms(summed: int, *, has_form: bool) -> None:
+    kernel = mixed("s0", 128, summed, "bf16", "bf16", has_columns=False)
+    found = tiled_product(kernel, 512, has_bf16_dots=True)
+    assert found is not None
+    assert (found.few_rows is not None) == has_form

@@ -20,7 +20,7 @@ VECTOR_BITS = {"cpu:aarch64": 128, "cpu:x86-64-v3": 256, "cpu:x86-64-v4": 512, P
 EDGES = [
     # Rows of whole tiles and blocks and others; columns past the end; an odd term; slices.
     (2, 64, 2),
-    (16, 96, 64),
+    (18, 96, 64),
     (17, 200, 255),
     (128, 130, 1601),
     (385, 50, 7),
