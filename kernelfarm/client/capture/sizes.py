@@ -81,6 +81,21 @@ class SizeReader:
         return symbol_expr(name)
 
 
+def traced_size(size: int | torch.SymInt) -> int | None:
+    """The size that a trace was made with, if it is known. To ask adds no guard.
+
+    A key must not depend on it: other calls of the same graph have other sizes.
+    """
+    reader = SizeReader()
+    try:
+        found = reader.read(size)
+    except InvalidGraphError:
+        return None
+    hints = {symbol.name: symbol.hint for symbol in reader.symbols()}
+    known = {name: hint for name, hint in hints.items() if hint is not None}
+    return found.evaluate(known) if len(known) == len(hints) else None
+
+
 def depends_on_data(symbol: Any) -> bool:
     """True for a symbol that torch made for a value: its names start with `u`, `zuf` or `zf`."""
     return str(symbol).startswith(("u", "zuf", "zf"))

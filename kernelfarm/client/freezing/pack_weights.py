@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.graph import PACKED
+from kernelfarm.client.capture.sizes import traced_size
 from kernelfarm.client.freezing.order_weights import order_panels, turn_weight
 from kernelfarm.client.freezing.values import (
     VIEWS_OF_AXES,
@@ -163,8 +164,8 @@ def _by_kernels(
         found = _convolution(values, node, types)
         if found is None or not _is_one_pixel(found, known):
             continue
-        pixels = (value_of(found.image).shape[n] for n in (0, 2, 3))
-        extents = (*pixels, *value_of(found.weight).shape[:2])
+        images, _, *pixels = value_of(found.image).shape
+        extents = (*pixels, *value_of(found.weight).shape[:2], *_known(images))
         is_small = bool(math.prod(extents) < known.packed_multiplies)
         other = _summand(node, found)
         if is_small or (other is not None and other not in chosen):
@@ -172,20 +173,29 @@ def _by_kernels(
     return chosen
 
 
+def _known(number: int | torch.SymInt) -> tuple[int, ...]:
+    """A number of images; nothing if it varies, for a test would add a guard."""
+    return (number,) if isinstance(number, int) else ()
+
+
 def _is_one_pixel(found: _Convolution, known: ConvolutionFacts) -> bool:
-    """True for a window of one pixel, of images of known sizes, that kernels compute."""
+    """True for a window of one pixel, of images of known sizes, that kernels compute.
+
+    Their number may vary: then one of them decides.
+    """
     image, weight = value_of(found.image), value_of(found.weight)
     return (
         weight.shape[2:] == (1, 1)
         and [*found.stride, *found.padding, found.groups] == [1, 1, 0, 0, 1]
         and min(weight.shape[:2]) >= known.least_channels
-        and all(isinstance(extent, int) for extent in image.shape)  # else a test adds a guard
-        and _is_timed(weight.dtype, (image.shape[0], *image.shape[2:]), known)
+        and all(isinstance(extent, int) for extent in image.shape[1:])
+        and _is_timed(weight.dtype, image, known)
     )
 
 
-def _is_timed(dtype: torch.dtype, pixels: tuple[int, ...], known: ConvolutionFacts) -> bool:
-    names = known.single if all(extent == 1 for extent in pixels) else known.one_pixel
+def _is_timed(dtype: torch.dtype, image: torch.Tensor, known: ConvolutionFacts) -> bool:
+    is_single = _known(image.shape[0]) == (1,) and image.shape[2:] == (1, 1)
+    names = known.single if is_single else known.one_pixel
     return dtype in _DTYPES and _DTYPES[dtype].value in names
 
 
@@ -256,8 +266,9 @@ def _pack_convolution(
 ) -> tuple[fx.Node, torch.Tensor]:
     """Packs a convolution, to whose result another image is added, if there is one."""
     graph, (found, other) = values.graph, summed
-    shape = value_of(found.image).shape
-    sizes = list(shape) if all(isinstance(extent, int) for extent in shape) else None
+    # Without sizes, oneDNN may order a weight for other kernels, which take up to 200 times as long.
+    traced = [traced_size(extent) for extent in value_of(found.image).shape]
+    sizes = None if None in traced else traced
     geometry = (found.padding, found.stride, found.dilation, found.groups)
     with graph.inserting_before(node):
         weight = _packed(

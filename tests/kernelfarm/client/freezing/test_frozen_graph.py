@@ -14,6 +14,7 @@ from kernelfarm.client.capture.exported import export_model
 from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.freezing.fold_norms import scaled_weight
 from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_matrix
+from kernelfarm.client.freezing.pack_weights import packed_convolution_weight
 from kernelfarm.client.freezing.values import LARGE_BYTES
 from kernelfarm.client.freezing.widen_convolutions import in_f32
 from kernelfarm.client.pytorch.private import packed_operators
@@ -108,6 +109,28 @@ def test_convolutions_that_kernels_compute_keep_plain_weights(
     calls = FrozenCalls(model, KERNELS)
     torch.testing.assert_close(calls(x), model(x), rtol=1e-4, atol=1e-4)
     assert [target for target in calls.targets if "convolution" in target] == expected
+
+
+def test_a_varying_number_of_images_takes_the_same_steps_as_a_fixed_one() -> None:
+    """Weights are packed for the number of the trace: for none, oneDNN takes other kernels."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Bottleneck(is_strided=False), Bottleneck(is_strided=True)).eval()
+    fixed, varying = FrozenCalls(model, KERNELS), FrozenCalls(model, KERNELS, dynamic=None)
+    fixed(torch.randn(3, 64, 20, 20))
+    for count in (3, 2, 9):
+        x = torch.randn(count, 64, 20, 20)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(varying(x), model(x), rtol=1e-4, atol=1e-4)
+    assert len(varying.frozen) == 1
+    assert [t for t in varying.targets if "convolution" in t] == [
+        t for t in fixed.targets if "convolution" in t
+    ]
+    (frozen,) = varying.frozen
+    assert frozen is not None
+    packings = [n for n in frozen.fold.graph.nodes if n.target is packed_convolution_weight]
+    sizes = [node.args[2][-1] for node in packings]
+    assert len(sizes) == 3
+    assert all(found[0] == 3 for found in sizes)
 
 
 def test_norms_are_folded_and_activations_and_sums_are_steps_of_the_library() -> None:
