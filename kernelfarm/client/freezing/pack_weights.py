@@ -266,7 +266,7 @@ def _pack_convolution(
 ) -> tuple[fx.Node, torch.Tensor]:
     """Packs a convolution, to whose result another image is added, if there is one."""
     graph, (found, other) = values.graph, summed
-    # Without sizes, oneDNN may order a weight for other kernels, which take up to 200 times as long.
+    # Without sizes, oneDNN may order a weight for kernels that take up to 200 times as long.
     traced = [traced_size(extent) for extent in value_of(found.image).shape]
     sizes = None if None in traced else traced
     geometry = (found.padding, found.stride, found.dilation, found.groups)
