@@ -350,6 +350,14 @@ def _common_factor(expr: Expr, denominator: Expr, bounds: Bounds) -> tuple[int, 
 
 def _join_div_mod(expr: Expr) -> Expr:
     """Rewrites `k*n*(a//n) + k*(a%n)` to `k*a`."""
+    found: Expr | None = expr
+    while found is not None:
+        expr, found = found, _with_one_joined(found)
+    return expr
+
+
+def _with_one_joined(expr: Expr) -> Expr | None:
+    """The expression with one remainder joined with its quotient; None if there is none."""
     terms = dict(expr.terms)
     for monomial, coefficient in expr.terms:
         for number, atom in enumerate(monomial):
@@ -358,8 +366,8 @@ def _join_div_mod(expr: Expr) -> Expr:
                 factor = Expr(0, ((others, coefficient),)) if others else as_expr(coefficient)
                 joined = _joined(expr, terms, atom, factor)
                 if joined is not None:
-                    return _join_div_mod(joined)
-    return expr
+                    return joined
+    return None
 
 
 def _joined(expr: Expr, terms: dict[Monomial, int], atom: Mod, factor: Expr) -> Expr | None:
