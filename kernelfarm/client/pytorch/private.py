@@ -354,6 +354,17 @@ def packed_operators() -> PackedOperators | None:
     )
 
 
+def overwriting_form(operator: object) -> OpOverload | None:
+    """The operator that stores in its first tensor what another one adds to a copy of its second.
+
+    oneDNN's convolutions with packed weights have such a form. None: PyTorch has none.
+    """
+    if str(operator) != "mkldnn._convolution_pointwise.binary":
+        return None
+    found: OpOverload = torch.ops.mkldnn._convolution_pointwise_.binary
+    return found
+
+
 def schema_of(operator: OpOverload) -> torch.FunctionSchema:
     """An operator's schema: its name, arguments, returns, and which of them alias."""
     return operator._schema

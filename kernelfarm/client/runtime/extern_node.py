@@ -25,6 +25,7 @@ from kernelfarm.client.pytorch.private import (
     HigherOrderOperator,
     OpOverload,
     is_composite,
+    overwriting_form,
     schema_of,
     with_effects,
 )
@@ -155,6 +156,17 @@ class ExternNode:
             if not isinstance(arg, _TensorPlaceholder):
                 values.append(arg)
         return function, picker(indices_taken)
+
+    def overwriting(self) -> Callable[..., torch.Tensor] | None:
+        """The function of `call_on` that takes the memory of the second tensor for its result.
+
+        None if the operator has no such form.
+        """
+        operator = overwriting_form(self.target)
+        if operator is None or self._kwargs:
+            return None
+        in_place: Callable[..., torch.Tensor] = operator
+        return lambda first, second, *others: in_place(second, first, *others)
 
     def flat_results(self, found: Any) -> ProgramOutputs:
         """The flat results of an operator that returns several tensors or none."""

@@ -37,6 +37,9 @@ from kernelfarm.ir.graph_ir import uses_of
 from kernelfarm.ir.program_ir import BufferKind, DrawSeeds, ExternCall, Launch
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 
+_OVERWRITTEN = 1
+"""The number of the tensor whose memory `ExternNode.overwriting` takes."""
+
 
 class StepBuilder:
     """Builds the steps of one program for one layout.
@@ -196,7 +199,11 @@ class StepBuilder:
         for view, (_, items) in zip(step.args, found, strict=True):
             self._drop_formed(self._layout.view(view), items)
         formed = [item for _, items in found for item in items]
-        function, pick = node.call_on(self._values, [index for index, _ in found])
+        indices = [index for index, _ in found]
+        function, pick = node.call_on(self._values, indices)
+        overwriting = node.overwriting()
+        if overwriting is not None and self._is_dying(step, indices):
+            function = overwriting
         results = [None if r is None else self._layout.view(r) for r in step.results]
         kept = [
             (number, self._extern_result(view, node.may_alias))
@@ -206,6 +213,16 @@ class StepBuilder:
         if node.gives_one and len(kept) == 1:
             return lambda state: extern_of_one(state, function, pick, formed, kept[0][1])
         return lambda state: extern_of_several(state, node, (function, pick), formed, kept)
+
+    def _is_dying(self, step: ExternCall, indices: list[int]) -> bool:
+        """True if a step is the last one to read its second tensor, whose memory is its own.
+
+        Each result of an extern step has memory of its own, as kernels may write into it.
+        """
+        buffers = [self._layout.view(view).buffer for view in step.args]
+        second = buffers.pop(_OVERWRITTEN)
+        is_result = second.kind is BufferKind.EXTERN and indices[_OVERWRITTEN] == second.index
+        return is_result and second not in buffers and second.index in self._dropped
 
     def _user_kernel(self, step: ExternCall) -> MakeStep:
         """A launch of the user's kernel that a node of the captured graph stands for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelfarm.client.capture.captured import UnsupportedGraphError
 from kernelfarm.client.runtime.extern_node import ExternNode
@@ -81,3 +82,55 @@ def test_a_step_whose_shapes_tracing_misstates_is_refused_before_it_runs() -> No
     )
     with pytest.raises(UnsupportedGraphError, match="sums of bags of bfloat16"):
         compiled(table)
+
+
+class _Calls(TorchDispatchMode):
+    """The names of the operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+@pytest.mark.parametrize("use", ["none", "later", "returned", "input", "both", "small"])
+def test_a_sum_of_convolutions_takes_the_memory_of_a_result_that_nothing_reads_later(
+    use: str,
+) -> None:
+    """oneDNN's other form copies the result first. Inputs, and what is read again, stay."""
+    geometry = ([0, 0], [1, 1], [1, 1], 1)
+    convolve = torch.ops.mkldnn._convolution_pointwise
+
+    def function(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        first = convolve(x, weight, None, *geometry, "none", [], "")
+        other = x if use == "input" else first
+        image = first if use == "both" else x
+        found = convolve.binary(
+            image, other, weight, None, *geometry, "add", None, "relu", [], None
+        )
+        if use == "later":
+            return (found.sin() + first,)
+        return (found, first) if use == "returned" else (found,)
+
+    side = 4 if use == "small" else 12
+    x = torch.randn(2, 8, side, side).contiguous(memory_format=torch.channels_last)
+    weight, before = torch.randn(8, 8, 1, 1), x.clone()
+    compiled, counts = compiled_here(function)
+    with torch.library._scoped_library("mkldnn", "IMPL") as library:
+        # Frozen models state the shape of the result themselves.
+        shape_of = lambda image, other, *_: torch.empty_like(other)  # noqa: E731
+        library.impl("_convolution_pointwise.binary", shape_of, "Meta")
+        compiled(x, weight)
+    for _ in range(2):
+        with _Calls() as calls:
+            found = compiled(x, weight)
+        for ours, eager in zip(found, function(x, weight), strict=True):
+            torch.testing.assert_close(ours, eager)
+        assert torch.equal(x, before)
+    assert counts.externs.count("mkldnn._convolution_pointwise.binary") == 1
+    is_overwritten = "mkldnn._convolution_pointwise_.binary" in calls.names
+    assert is_overwritten is (use == "none")
