@@ -189,7 +189,7 @@ def test_processors_that_multiply_pairs_of_bf16_compute_products_of_them_in_tile
         ("v4-amd", [DType.F32]),
         ("v4-bf16-amd", [DType.F32, DType.BF16]),
         # With 512 rows, the library takes 0.95 of a kernel's time.
-        ("v4", [DType.F32]),
+        ("v4", []),
         ("v3", []),
     ],
 )
