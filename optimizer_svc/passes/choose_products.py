@@ -46,8 +46,8 @@ MIN_TILED_COLUMNS = 64
 _NARROW = (DType.F16, DType.BF16)
 _VARYING_MAY_LOSE = 0.02
 """The share of a kernel's time that it may lose with the worst number of rows, if that varies: what
-follows a product is fused with it. Intel with AVX-512, whose worst number loses 0.05: BERT-base with
-varying tokens took 1.2 times as long as in eager, GPT-2 and a Llama 0.97 and 1.01 times."""
+follows a product is fused with it. Intel with AVX-512, whose worst number loses 0.05: BERT-base
+with varying tokens took 1.2 times as long as in eager, GPT-2 and a Llama 0.97 and 1.01 times."""
 
 
 @dataclass(frozen=True, slots=True)
