@@ -139,7 +139,7 @@ def test_a_kernel_behind_one_that_takes_too_long(backend: SandboxedBackend, gate
 
 
 def test_the_time_of_the_next_kernel_begins_with_it(backend: SandboxedBackend, gates: Path) -> None:
-    first = begun(backend, gates, "gated_t0")
+    first = begun(backend, gates, "gated_t0", limits=TimeLimits(20.0, 25))
     second = backend.compilation(job("gated_t1", limits=TimeLimits(1.0, 5)))
     assert second.send_ahead(first)
     time.sleep(1.2)
