@@ -112,7 +112,9 @@ def test_several_rows_are_the_library_s_if_their_terms_fill_no_vectors(dtype, te
 def test_a_small_weight_and_f64_are_the_library_s() -> None:
     assert chosen(4)
     assert not chosen(4, n=511)
-    assert not chosen(symbol("s0"), n=270)
+    amd = target_facts("cpu:x86-64-v4-amd")
+    assert chosen(symbol("s0"), amd, n=80)
+    assert not chosen(symbol("s0"), amd, n=64)
     assert not chosen(4, dtype=DType.F64)
 
 
