@@ -24,6 +24,27 @@ TOKENS = 512
 CACHED_TOKENS = 1024
 IMAGES = 32
 PIXELS = 224
+CLASSES = 1000
+_BERT_LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_attention_heads": 16,
+    "num_hidden_layers": LAYERS,
+    "vocab_size": VOCABULARY,
+}
+_EFFICIENTNET_B0: dict[str, Any] = {
+    "width_coefficient": 1.0,
+    "depth_coefficient": 1.0,
+    "hidden_dim": 1280,
+}
+_VIT_LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "image_size": PIXELS,
+    "patch_size": 16,
+    "num_attention_heads": 16,
+    "num_hidden_layers": LAYERS,
+}
 
 
 class WithLoss(nn.Module):
@@ -77,23 +98,63 @@ def _seeded() -> torch.Generator:
 
 
 def _bert() -> RealInput:
-    sizes: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096}
-    heads = {"num_attention_heads": 16, "num_hidden_layers": LAYERS, "vocab_size": VOCABULARY}
     names = ("input_ids", "attention_mask")
-    model = FirstResult(built("Bert", "Model", **sizes, **heads), "last_hidden_state", names)
+    model = FirstResult(built("Bert", "Model", **_BERT_LARGE), "last_hidden_state", names)
+    return RealInput("bert-large", model.eval(), _texts())
+
+
+def _texts() -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and their mask, which leaves out the last 30. Shapes: (8, TOKENS) each."""
     ids = _ids(8, TOKENS)
     mask = torch.ones_like(ids)
     mask[:, -30:] = 0
-    return RealInput("bert-large", model.eval(), (ids, mask))
+    return ids, mask
+
+
+def _bert_training() -> RealInput:
+    """Without dropout, so that its gradients can be compared with exact ones."""
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = built("Bert", "ForMaskedLM", **_BERT_LARGE, **no_dropout)
+    return RealInput("bert-large-training", WithMaskedLoss(model).train(), _texts())
 
 
 def _vit() -> RealInput:
-    sizes: dict[str, Any] = {"hidden_size": 1024, "intermediate_size": 4096, "image_size": PIXELS}
-    more = {"num_attention_heads": 16, "num_hidden_layers": LAYERS, "patch_size": 16}
-    model = FirstResult(
-        built("ViT", "Model", **sizes, **more), "last_hidden_state", ("pixel_values",)
-    )
+    model = FirstResult(built("ViT", "Model", **_VIT_LARGE), "last_hidden_state", ("pixel_values",))
     return RealInput("vit-large", model.eval(), (_images(16),))
+
+
+class WithMaskedLoss(nn.Module):
+    """A masked language model with the loss of predicting every token that it sees."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Shapes: ids, mask: (batch, tokens) -> ()."""
+        logits = self.model(input_ids=ids, attention_mask=mask).logits
+        classes = torch.where(mask == 1, ids, -100)  # -100: cross-entropy leaves it out
+        return functional.cross_entropy(logits.flatten(0, 1), classes.flatten())
+
+
+class WithClassLoss(nn.Module):
+    """A classifier of images with the loss of predicting their classes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        """Shapes: pixels: (batch, 3, height, width), classes: (batch,) -> ()."""
+        return functional.cross_entropy(self.model(pixel_values=pixels).logits, classes)
+
+
+def _classifier_training(name: str, family: str, **sizes: Any) -> RealInput:
+    model = built(family, "ForImageClassification", num_labels=CLASSES, **sizes)
+    images = _images()
+    classes = torch.randint(0, CLASSES, images.shape[:1], generator=_seeded(), device="cpu")
+    module = WithClassLoss(model).train()
+    return RealInput(name, module, (images, classes.to(images.device)))
 
 
 def _convnet(name: str, family: str, *, is_channels_last: bool = False, **sizes: Any) -> RealInput:
@@ -107,6 +168,25 @@ def _convnet(name: str, family: str, *, is_channels_last: bool = False, **sizes:
         model = model.to(memory_format=torch.channels_last)
         images = images.to(memory_format=torch.channels_last)
     return RealInput(name, FirstResult(model, "logits", ("pixel_values",)).eval(), (images,))
+
+
+class WithSquaredError(nn.Module):
+    """A denoising model with the loss of predicting the noise."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, noise: torch.Tensor, *args: torch.Tensor) -> torch.Tensor:
+        """Shapes: noise: (batch, channels, height, width), and the model's arguments -> ()."""
+        return functional.mse_loss(self.model(*args), noise)
+
+
+def _unet_training() -> RealInput:
+    source = _unet()
+    noise = torch.randn_like(source.args[0])
+    module = WithSquaredError(source.model).train()
+    return RealInput("diffusion-unet-training", module, (noise, *source.args))
 
 
 def _unet() -> RealInput:
@@ -148,19 +228,28 @@ LARGE: dict[str, Callable[[], RealInput]] = {
         "resnet-50-channels-last", "ResNet", is_channels_last=True
     ),
     "convnext-tiny": lambda: _convnet("convnext-tiny", "ConvNext"),
-    "efficientnet-b0": lambda: _convnet(
-        "efficientnet-b0",
-        "EfficientNet",
-        width_coefficient=1.0,
-        depth_coefficient=1.0,
-        hidden_dim=1280,
-    ),
+    "efficientnet-b0": lambda: _convnet("efficientnet-b0", "EfficientNet", **_EFFICIENTNET_B0),
     "swin-tiny": lambda: _convnet("swin-tiny", "Swin"),
     "diffusion-unet": _unet,
 }
 """Inference by name."""
 
 TRAINED: dict[str, Callable[[], RealInput]] = {
+    "resnet-50-training": lambda: _classifier_training("resnet-50-training", "ResNet"),
+    "convnext-tiny-training": lambda: _classifier_training("convnext-tiny-training", "ConvNext"),
+    "efficientnet-b0-training": lambda: _classifier_training(
+        "efficientnet-b0-training",
+        "EfficientNet",
+        **_EFFICIENTNET_B0,
+        dropout_rate=0.0,
+        drop_connect_rate=0.0,
+    ),
+    "swin-tiny-training": lambda: _classifier_training(
+        "swin-tiny-training", "Swin", drop_path_rate=0.0
+    ),
+    "vit-large-training": lambda: _classifier_training("vit-large-training", "ViT", **_VIT_LARGE),
+    "bert-large-training": _bert_training,
+    "diffusion-unet-training": _unet_training,
     "gpt2-training": _gpt2_training,
     "llama-training": _llama_training,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.ir.loop_ir import Access, Kernel
@@ -57,7 +57,14 @@ class StepGraph:
 
 def step_graph(plan: Plan, kernels: Sequence[Kernel]) -> StepGraph:
     """The graph of a plan; `kernels` are its kernels, in the plan's order."""
-    steps = tuple(_node(number, step, plan, kernels) for number, step in enumerate(plan.steps))
+    given = (BufferKind.INPUT, BufferKind.CONSTANT)
+    inputs = frozenset(buffer.name for buffer in plan.buffers if buffer.kind in given)
+    known = set(inputs)
+    found = []
+    for number, step in enumerate(plan.steps):
+        found.append(_node(number, step, plan, kernels, known))
+        known.update(found[-1].writes)
+    steps = tuple(found)
     last_writer: dict[str, int] = {}
     edges: list[BufferEdge] = []
     for step in steps:
@@ -71,8 +78,6 @@ def step_graph(plan: Plan, kernels: Sequence[Kernel]) -> StepGraph:
         if isinstance(output, TensorView):
             outputs[output.buffer] = (*outputs.get(output.buffer, ()), number)
     sizes = {buffer.name: size_text(buffer) for buffer in plan.buffers}
-    given = (BufferKind.INPUT, BufferKind.CONSTANT)
-    inputs = frozenset(buffer.name for buffer in plan.buffers if buffer.kind in given)
     return StepGraph(steps, tuple(edges), sizes, inputs, outputs)
 
 
@@ -91,8 +96,17 @@ def bytes_text(size_bytes: int) -> str:
     return f"{text} {_UNITS[unit]}"
 
 
-def _node(number: int, step: Step, plan: Plan, kernels: Sequence[Kernel]) -> StepNode:
+def _node(
+    number: int, step: Step, plan: Plan, kernels: Sequence[Kernel], known: Collection[str]
+) -> StepNode:
+    """One step; `known` are the buffers with content before it."""
     match step:
+        case Launch(kernel, buffers) if not kernels[kernel].params:
+            # A template in Triton does not say what it writes: buffers without content.
+            reads = (name for name in buffers if name in known)
+            writes = (name for name in buffers if name not in known)
+            title = plan.kernel_names[kernel]
+            return StepNode(number, title, "kernel", kernel, _unique(reads), _unique(writes))
         case Launch(kernel, buffers):
             pairs = list(zip(kernels[kernel].params, buffers, strict=True))
             reads = (name for param, name in pairs if param.access is not Access.WRITE)

@@ -25,6 +25,7 @@ from kernelfarm.targets.contractions import FewRowFacts as FewRowFacts
 from kernelfarm.targets.contractions import FrozenProductFacts as FrozenProductFacts
 from kernelfarm.targets.contractions import ProductFacts as ProductFacts
 from kernelfarm.targets.contractions import ProductTimes as ProductTimes
+from kernelfarm.targets.contractions import SplitAttentionFacts as SplitAttentionFacts
 from kernelfarm.targets.contractions import TileFacts as TileFacts
 from kernelfarm.targets.contractions import TileTimes as TileTimes
 from kernelfarm.targets.facts import CompileCost as CompileCost

@@ -120,6 +120,25 @@ class AttentionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitAttentionFacts:
+    """Attention of one query for each head that kernels compute faster, its keys divided in parts.
+
+    `types` are the types of its elements; heads have at most `most_width` of them. As many parts
+    are made as give about `programs` programs, of at least `least_keys` keys each. A program reads
+    `block_keys` keys at a time, by `num_warps` warps, and loads of up to `num_stages` blocks at a
+    time.
+    """
+
+    types: tuple[str, ...]
+    most_width: int
+    programs: int
+    least_keys: int
+    block_keys: int
+    num_warps: int
+    num_stages: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchedProductFacts:
     """Which batched products of matrices kernels compute faster than the framework's library.
 

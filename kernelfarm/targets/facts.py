@@ -17,6 +17,7 @@ from kernelfarm.targets.contractions import (
     FewRowFacts,
     FrozenProductFacts,
     ProductFacts,
+    SplitAttentionFacts,
     TileFacts,
 )
 from kernelfarm.targets.hardware import (
@@ -45,7 +46,8 @@ class TargetFacts:
     unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, `convolutions` and `batched_products`, the framework computes all of them.
+    Without `attention`, `split_attention`, `convolutions` and `batched_products`, the framework
+    computes all of them.
     """
 
     name: str
@@ -64,6 +66,7 @@ class TargetFacts:
     tiles: TileFacts | None = None
     frozen_products: FrozenProductFacts = _NO_FROZEN_PRODUCTS
     attention: AttentionFacts | None = None
+    split_attention: SplitAttentionFacts | None = None
     convolutions: ConvolutionFacts | None = None
     batched_products: BatchedProductFacts | None = None
     gpu: GpuFacts | None = None

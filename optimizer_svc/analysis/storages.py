@@ -18,6 +18,7 @@ from optimizer_svc.analysis.strided_views import (
     is_same_layout,
     view_between,
 )
+from optimizer_svc.analysis.templates import is_template
 from optimizer_svc.analysis.verdicts import Refused
 
 StorageId = tuple[BufferKind, int]
@@ -84,8 +85,9 @@ def existing_storages(facts: GraphFacts) -> dict[int, Storage]:
             constants += 1
     for node in facts.graph.nodes:
         if node.op in CLIENT_OPS:
+            kind = BufferKind.TEMPORARY if is_template(node) else BufferKind.EXTERN
             for value, tensor in zip(node.results, node.types, strict=True):
-                found[value] = storage_of(value, BufferKind.EXTERN, tensor)
+                found[value] = storage_of(value, kind, tensor)
     return found
 
 

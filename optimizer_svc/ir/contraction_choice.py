@@ -13,7 +13,8 @@ class ContractionChoice:
     `factors` are what is multiplied in tiles, which memory must hold. `images` has the image of
     each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
     results of attention whose shares of values are rounded to the values' type. `widened` are the
-    results of extern nodes that the library computes in f32.
+    results of extern nodes that the library computes in f32. `parts` has the number of parts into
+    which a template kernel divides the keys of attention, by its result.
     """
 
     results: frozenset[int] = frozenset()
@@ -22,3 +23,4 @@ class ContractionChoice:
     notes: tuple[str, ...] = ()
     rounded: frozenset[int] = frozenset()
     widened: frozenset[int] = frozenset()
+    parts: Mapping[int, int] = field(default_factory=dict)

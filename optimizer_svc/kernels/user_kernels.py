@@ -1,4 +1,4 @@
-"""The users' kernels of a program: equal ones are one kernel."""
+"""The users' kernels of a program, and those of templates: equal ones are one kernel."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ class UserKernels:
         if arg is None:
             return ()
         return tuple(
-            KernelChoice(self._number(kernel), configuration)
+            KernelChoice(self.number(kernel), configuration)
             for configuration, kernel in enumerate(kernels_of_arg(arg))
         )
 
-    def _number(self, unnamed: UserKernel) -> int:
+    def number(self, unnamed: UserKernel) -> int:
+        """The number of a kernel, which gets a name."""
         spend(_STEPS_A_KERNEL)
         kernel = named_user_kernel(unnamed)
         if kernel.name not in self._numbers:

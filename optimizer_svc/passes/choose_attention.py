@@ -7,18 +7,22 @@ bits they take many times as long as memory does.
 With several queries, attention is two products of matrices for each head, which processors compute
 in register tiles, and the softmax of the scores between them. The scores are in memory, so only
 those of a limited size are computed by kernels.
+
+GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
+so that few of them read memory. A template kernel divides the keys of each head in parts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import AttentionFacts, TargetFacts
-from optimizer_svc.analysis.extents import is_empty
+from kernelfarm.targets import AttentionFacts, SplitAttentionFacts, TargetFacts
+from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
@@ -29,15 +33,19 @@ ATTENTION = (
 )
 """The second one also returns log-sum-exps, for gradients."""
 _AXES = 4
+# Parts that a large batch does not need cost it less than a small one loses without them.
+_LIKELY_SEQUENCES = 8
 
 
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
+    if target.split_attention is not None:
+        return _choose_split(graph, nodes, target.split_attention)
     if not nodes or target.attention is None:
         return ContractionChoice()
     facts = graph_facts(graph)
-    read = facts.consumers.keys() | set(outputs_read(graph))
+    read = _read(facts)
     chosen: list[int] = []
     factors: set[int] = set()
     rounded: set[int] = set()
@@ -57,11 +65,47 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
             notes[f"of {'one query' if is_one else 'several queries'} by kernels"] += 1
         else:
             notes[f"by the framework: {verdict.reason}"] += 1
-    lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
-    texts = tuple(f"attention: {notes[line]} {line}" for line in lines)
     return ContractionChoice(
-        frozenset(chosen), frozenset(factors), rounded=frozenset(rounded), notes=texts
+        frozenset(chosen), frozenset(factors), rounded=frozenset(rounded), notes=_texts(notes)
     )
+
+
+def _choose_split(graph: Graph, nodes: list[Node], known: SplitAttentionFacts) -> ContractionChoice:
+    """The attention of one query that a template kernel computes, with keys in parts."""
+    facts = graph_facts(graph)
+    read = _read(facts)
+    parts: dict[int, int] = {}
+    notes: Counter[str] = Counter()
+    for node in nodes:
+        spend(8)
+        verdict = _split_refused(facts, node, known)
+        if verdict is None and not read.isdisjoint(node.results[1:]):
+            verdict = Refused("whose log-sum-exps are read")
+        if verdict is not None:
+            notes[f"by the framework: {verdict.reason}"] += 1
+            continue
+        count = _parts(facts.types[operands(node)[1]], likely_sizes(graph.symbols), known)
+        parts[node.results[0]] = count
+        notes[f"of one query, keys in {count} parts, by kernels"] += 1
+    return ContractionChoice(frozenset(parts), notes=_texts(notes), parts=parts)
+
+
+def _parts(key: TensorType, sizes: Mapping[str, int], known: SplitAttentionFacts) -> int:
+    """A power of two: enough parts to fill the chip, of enough keys each."""
+    few = {name: min(size, _LIKELY_SEQUENCES) for name, size in sizes.items()}
+    rows, keys = likely_elems(key.shape[:2], few), likely_elems(key.shape[2:3], sizes)
+    most = min(known.programs // max(1, rows), keys // known.least_keys)
+    return 1 << (max(1, most).bit_length() - 1)
+
+
+def _read(facts: GraphFacts) -> set[int]:
+    """The values that a node or an output reads."""
+    return facts.consumers.keys() | set(outputs_read(facts.graph))
+
+
+def _texts(notes: Counter[str]) -> tuple[str, ...]:
+    lines = sorted(notes, key=lambda line: not line.endswith("by kernels"))
+    return tuple(f"attention: {notes[line]} {line}" for line in lines)
 
 
 def _rounded(node: Node, known: AttentionFacts) -> set[int]:
@@ -72,14 +116,9 @@ def _rounded(node: Node, known: AttentionFacts) -> set[int]:
 
 def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:
     """Why the framework computes attention; None if kernels do."""
-    if not isinstance(node.attr("scale"), float):
-        return Refused("it has dropout, or a scale that varies")
-    kinds = [facts.types[value] for value in operands(node)]
-    if not _is_attention(kinds, node.types):
-        return Refused("of other operands")
-    if any(is_empty(kind.shape) for kind in kinds):
-        return Refused("without scores or results")
-    query, key = kinds[0], kinds[1]
+    if (verdict := _no_attention(facts, node)) is not None:
+        return verdict
+    query, key = (facts.types[operand] for operand in operands(node)[:2])
     is_one = query.shape[2] is ONE
     if query.dtype.value not in (known.one_query if is_one else known.several_queries):
         return Refused(f"of {query.dtype.value}, for which kernels were not timed")
@@ -87,6 +126,39 @@ def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | 
     if not all(size.is_constant and size.constant > 0 for size in sizes):
         return Refused("of a varying number of heads")
     return None if is_one else _several_refused(query, key, known)
+
+
+def _split_refused(facts: GraphFacts, node: Node, known: SplitAttentionFacts) -> Refused | None:
+    """Why the framework computes attention; None if a template kernel does."""
+    if (verdict := _no_attention(facts, node)) is not None:
+        return verdict
+    query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    widths, keys = (query.shape[3], value.shape[3]), key.shape[2]
+    reasons = {
+        "of several queries": query.shape[2] is not ONE,
+        "of one query that sees one key": node.attr("is_causal") is True,
+        f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
+        not in known.types,
+        f"of heads of more than {known.most_width} elements": not all(
+            width.is_constant and width.constant <= known.most_width for width in widths
+        ),
+        "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
+        f"of less than {known.least_keys} keys": keys.is_constant
+        and keys.constant < known.least_keys,
+    }
+    return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
+
+
+def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
+    """Why a node is not attention that a kernel could compute; None if it is."""
+    if not isinstance(node.attr("scale"), float):
+        return Refused("it has dropout, or a scale that varies")
+    kinds = [facts.types[value] for value in operands(node)]
+    if not _is_attention(kinds, node.types):
+        return Refused("of other operands")
+    if any(is_empty(kind.shape) for kind in kinds):
+        return Refused("without scores or results")
+    return None
 
 
 def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) -> Refused | None:

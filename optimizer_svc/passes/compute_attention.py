@@ -6,18 +6,23 @@
 in f32. Queries of the heads that share keys are an axis of their own, so that kernels read keys and
 values as they are. As in the framework, a query that may see no key has a result of zeros, and
 with a causal mask, query number i sees the keys up to number i.
+
+If a template kernel divides the keys in parts, prims join what it gives for each part: the largest
+score, the sum of weights, and the weighted sum of values.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
-from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
+from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.templates import ATTENTION_PARTS
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 
@@ -58,6 +63,9 @@ class _Writer(ContractionWriter):
     def compute(self, node: Node) -> None:
         """Appends attention."""
         spend(32)
+        if node.results[0] in self.choice.parts:
+            self._join_parts(node, self.choice.parts[node.results[0]])
+            return
         query, key, value, *masks = operands(node)
         (batch, heads, queries, width), groups = self.types[query].shape, self.types[key].shape[1]
         keys = self.types[value].shape[2]
@@ -75,6 +83,46 @@ class _Writer(ContractionWriter):
             self._finish_one(node, shares, total, wide)
         else:
             self._finish_several(node, shares, total, wide)
+
+    def _join_parts(self, node: Node, parts: int) -> None:
+        """Appends attention whose keys a template kernel divides in parts.
+
+        Statistics are spread over the elements of a value first, so that one kernel joins all.
+        """
+        query, key, value = operands(node)[:3]
+        (batch, groups), heads = self.types[key].shape[:2], self.types[query].shape[1]
+        depth = self.types[value].shape[3]
+        rows = (batch, groups, as_expr(heads.constant // groups.constant), depth)
+        statistics = (*rows[:2], as_expr(parts), rows[2])
+        sums, *found = self._parts(node, statistics, depth, parts)
+        shape = self.types[sums].shape
+        tops, totals = (self._spread(node, statistic, shape) for statistic in found)
+        top = self.add(node, "amax", tops, dims=(2,))
+        sees_nothing = self.add(node, "eq", top, self._number(node, -math.inf, rows))
+        top = self.add(node, "where", sees_nothing, self._number(node, 0.0, rows), top)
+        base = self.add(node, "broadcast_in_dim", top, shape=shape, dims=(0, 1, 3, 4))
+        weights = self.add(node, "exp", self.add(node, "sub", tops, base))
+        total = self.add(node, "sum", self.add(node, "mul", totals, weights), dims=(2,))
+        total = self.add(node, "where", sees_nothing, self._number(node, 1.0, rows), total)
+        joined = self.add(node, "sum", self.add(node, "mul", sums, weights), dims=(2,))
+        joined = self.add(node, "div", joined, total)
+        joined = self.add(node, "reshape", joined, shape=node.types[0].shape)
+        self.finish(node, "convert", joined, dtype=node.types[0].dtype)
+
+    def _parts(
+        self, node: Node, statistics: _Shape, depth: Expr, parts: int
+    ) -> tuple[int, int, int]:
+        """Appends the template kernel: weighted sums, largest scores, sums of weights."""
+        attrs = {"is_contraction": False, "node": node.attr("node"), "op": ATTENTION_PARTS}
+        attrs |= {"parts": parts, "scale": node.attr("scale")}
+        types = tuple(
+            TensorType(DType.F32, shape, contiguous_strides(shape))
+            for shape in ((*statistics, depth), statistics, statistics)
+        )
+        results = tuple(self.fresh(tensor) for tensor in types)
+        self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
+        sums, tops, totals = results
+        return sums, tops, totals
 
     def _scores(self, node: Node, rows: int, keys: int, sizes: _Sizes) -> int:
         """The products of queries and keys, scaled."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kernelfarm.errors import InvalidGraphError
+from kernelfarm.errors import InternalError, InvalidGraphError
 from kernelfarm.ir.algebra.atoms import lone_symbol
 from kernelfarm.ir.algebra.expr import ZERO, Expr
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
@@ -31,9 +31,11 @@ from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.storages import span_elems
 from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.analysis.templates import is_template
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories
+from optimizer_svc.kernels.attention_parts import attention_parts
 from optimizer_svc.kernels.user_kernels import UserKernels
 
 _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
@@ -46,7 +48,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
         InvalidGraphError: no input gives a size symbol that is used.
     """
     users = UserKernels(len(built.kernels))
-    writer = _PlanWriter(chosen, built.shared, users)
+    writer = _PlanWriter(chosen, built.shared, users, target)
     steps = tuple(map(writer.step, built.steps))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
@@ -113,9 +115,14 @@ class _PlanWriter:
     """Names buffers at their first use."""
 
     def __init__(
-        self, chosen: Materialization, shared: Mapping[int, int], users: UserKernels
+        self,
+        chosen: Materialization,
+        shared: Mapping[int, int],
+        users: UserKernels,
+        target: TargetFacts,
     ) -> None:
         self._chosen = chosen
+        self._target = target
         self._users = users
         self._shared = shared
         self._buffers: dict[int, Buffer] = {}
@@ -131,6 +138,8 @@ class _PlanWriter:
             spend(len(step.values))
             names = tuple(map(self._used, step.values))
             return Launch(step.kernel, names, step.sizes)
+        if is_template(step):
+            return self._template(step)
         views = self._chosen.operand_views
         args = tuple(self._view(views[value]) for value in operands(step))
         return ExternCall(
@@ -141,6 +150,18 @@ class _PlanWriter:
             is_contraction=step.attr("is_contraction") is True,
             choices=self._users.choices(step),
         )
+
+    def _template(self, step: Node) -> Launch:
+        """The launch of a template's kernel on the memory of its operands and results."""
+        facts = self._target.split_attention
+        parts, scale = step.attr("parts"), step.attr("scale")
+        if facts is None or not isinstance(parts, int) or not isinstance(scale, float):
+            raise InternalError(f"template {step.attr('op')} has not what its kernel needs")
+        views = [self._chosen.operand_views[value] for value in operands(step)]
+        dtypes = [self._chosen.storages[view.source].dtype for view in views]
+        made = attention_parts(views, dtypes, (parts, scale), self._chosen.facts.bounds, facts)
+        names = (*(self._used(view.source) for view in views), *map(self._used, step.results))
+        return Launch(self._users.number(made.kernel), names, made.sizes)
 
     def draws(self) -> tuple[DrawSeeds, ...]:
         """The first step, which draws the seeds that are used; none if no seed is."""

@@ -94,9 +94,10 @@ def _launches(program: Program) -> Iterator[str]:
     users = Counter(choice.kernel for step in externs for choice in step.choices)
     for number, user in enumerate(program.user_kernels, len(program.kernels)):
         lines = len(user.source.splitlines())
+        kind = "template kernel" if counts[number] else "user kernel"
         yield (
-            f"user kernel {user.name}: {users[number]} launches, {lines} lines of Triton"
-            f"{_configuration(user)}"
+            f"{kind} {user.name}: {users[number] + counts[number]} launches, {lines} lines of"
+            f" Triton{_configuration(user)}"
         )
 
 

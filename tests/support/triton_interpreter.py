@@ -88,8 +88,10 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     exec(compile(source.text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
     grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
+    launched = [name for name, kind in source.signature if kind != "constexpr"]
+    arguments = dict(zip(launched, (*tensors, *case.sizes), strict=True))
     try:
-        namespace[source.name][grid](*tensors, *case.sizes, **dict(source.constexprs))
+        namespace[source.name][grid](**arguments, **dict(source.constexprs))
     except Exception as error:
         return f"{type(error).__name__}: {error}\n{error.__cause__}"
     return tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -25,6 +25,10 @@ from kernelfarm.ir.program_ir import (
     TensorView,
     updated_inputs,
 )
+from kernelfarm.ir.triton.user_kernel import UserKernel
+
+RunTemplate = Callable[[UserKernel, Sequence[Array], Sequence[int]], None]
+"""Runs a kernel in Triton on flat buffers, some of which it writes; its last sizes are the grid."""
 
 # The initial content of a buffer, so that kernels that read it give visibly wrong numbers.
 _POISON_BYTE = 0xCB
@@ -36,6 +40,7 @@ def run_program(
     run_extern: RunExtern | None = None,
     constants: Sequence[Array] = (),
     seeds: Sequence[int] = (),
+    run_template: RunTemplate | None = None,
 ) -> list[Array | int | None]:
     """The outputs of a program; inputs that it updates are not changed.
 
@@ -48,11 +53,14 @@ def run_program(
     Raises:
         IndexError: an index read from memory is outside its extent.
         VerificationError: a step contradicts its buffers, there is no `run_extern` for an extern
-            step, or seeds are missing.
+            step or no `run_template` for a kernel in Triton, or seeds are missing.
     """
     run = _Run(program.plan, inputs, constants)
     for step in program.plan.steps:
         if isinstance(step, Launch):
+            if step.kernel >= len(program.kernels):
+                _run_template(program, step, run, run_template)
+                continue
             kernel = program.kernels[step.kernel]
             names = [param.name for param in kernel.params]
             buffers = dict(zip(names, (run.buffers[b] for b in step.buffers), strict=True))
@@ -64,6 +72,17 @@ def run_program(
         else:
             run.call_extern(step, run_extern)
     return [run.output(output) for output in program.plan.outputs]
+
+
+def _run_template(
+    program: Program, step: Launch, run: _Run, run_template: RunTemplate | None
+) -> None:
+    template = program.all_kernels[step.kernel]
+    assert isinstance(template, UserKernel)  # the kernels of loops come first
+    if run_template is None:
+        raise VerificationError(f"kernel {template.name} is in Triton and needs run_template")
+    buffers = [run.buffers[name] for name in step.buffers]
+    run_template(template, buffers, [size.evaluate(run.sizes) for size in step.sizes])
 
 
 class _Run:

@@ -20,7 +20,7 @@ from kernelfarm.ir.program_ir import (
     updated_inputs,
 )
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.user_kernel import UserKernel
+from kernelfarm.ir.triton.user_kernel import GRID_SIZES, UserKernel
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
 from kernelfarm.ir.verify.stores import check_stores_are_apart
@@ -153,6 +153,10 @@ class _Walk:
         }
 
     def check_launch(self, step: Launch, where: str) -> None:
+        first = len(self.kernels)
+        if first <= step.kernel < first + len(self.user_kernels):
+            self._check_template(step, self.user_kernels[step.kernel - first], where)
+            return
         if not 0 <= step.kernel < len(self.kernels):
             raise VerificationError(
                 f"{where}: kernel {step.kernel}; expected one below {len(self.kernels)}"
@@ -167,6 +171,34 @@ class _Walk:
                 f" {expected[1]}"
             )
         self._check_arguments(step, kernel, where)
+
+    def _check_template(self, step: Launch, kernel: UserKernel, where: str) -> None:
+        """Checks a launch of a kernel that does not say what it writes: buffers without content."""
+        where = f"{where} ({kernel.name})"
+        seen = (len(step.buffers), len(step.sizes))
+        expected = (len(kernel.pointers), len(kernel.scalars) + GRID_SIZES)
+        if seen != expected:
+            raise VerificationError(
+                f"{where}: {seen[0]} buffers and {seen[1]} sizes; expected {expected[0]} and"
+                f" {expected[1]}"
+            )
+        written = set(step.buffers) - self.written
+        for name, pointer in zip(step.buffers, kernel.pointers, strict=True):
+            buffer = self._buffer(name, where)
+            if buffer.dtype is not pointer.dtype:
+                raise VerificationError(
+                    f"{where}: {name} of {buffer.dtype.value} as {pointer.name};"
+                    f" expected {pointer.dtype.value}"
+                )
+            if name not in written:
+                self.check_read(name, where)
+                continue
+            self._check_writable(buffer, where)
+            if step.buffers.count(name) > 1:
+                raise VerificationError(
+                    f"{where}: {name} is written and passed twice; expected distinct buffers"
+                )
+        self.written |= written
 
     def _check_arguments(self, step: Launch, kernel: Kernel, where: str) -> None:
         written = set()

@@ -68,7 +68,7 @@ def _sites(program: Program) -> dict[str, list[_Site]]:
     found: dict[str, list[_Site]] = {}
     stores: dict[int, list[Store]] = {}
     for number, step in enumerate(program.plan.steps):
-        if not isinstance(step, Launch):
+        if not isinstance(step, Launch) or step.kernel >= len(program.kernels):
             continue
         kernel = program.kernels[step.kernel]
         if step.kernel not in stores:

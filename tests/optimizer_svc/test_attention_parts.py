@@ -1,0 +1,204 @@
+"""Attention of one query whose keys a template kernel divides in parts, run by an interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from codegen_svc.emitters.triton.user_module import emit_user_module
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.errors import VerificationError
+from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.program_ir import ExternCall, Launch, Program
+from kernelfarm.ir.triton.user_kernel import GRID_SIZES, FixedParam, UserKernel
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.traced_graphs import traced_one
+from tests.support.triton_interpreter import Case, run_interpreted
+
+TARGET = target_facts("cuda:sm_90a")
+UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Queries (batch, groups * heads, 1, width), keys (batch, groups, keys, width)."""
+
+    batch: int = 1
+    groups: int = 2
+    heads: int = 3
+    keys: int = 300
+    width: int = 32
+    mask: tuple[int, ...] | None = None
+    dtype: torch.dtype = torch.bfloat16
+    is_turned: bool = False
+
+    def operands(self) -> list[Tensor]:
+        """Query, key, value and mask; turned keys have the heads of a position side by side."""
+        torch.manual_seed(0)
+
+        def drawn(heads: int, length: int, width: int) -> Tensor:
+            shape = (self.batch, length, heads, width)
+            if not self.is_turned:
+                shape = (self.batch, heads, length, width)
+            x = torch.randn(shape).to(self.dtype)
+            return x.transpose(1, 2) if self.is_turned else x
+
+        found = [
+            drawn(self.groups * self.heads, 1, self.width),
+            drawn(self.groups, self.keys, self.width),
+            drawn(self.groups, self.keys, self.width),
+        ]
+        if self.mask is not None:
+            found.append(torch.rand(*self.mask, 1, self.keys) < 0.7)
+        return found
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+def program_of(operands: Sequence[Tensor], changed: dict[str, Any] | None = None) -> Program:
+    captured = traced_one(attention, *operands)
+    facts = replace(TARGET, split_attention=replace(TARGET.split_attention, **(changed or {})))
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=facts.max_sorted_elems)
+    program = optimize(lowered.graph, facts).program
+    verify_program(program)
+    return program
+
+
+def templates(program: Program) -> list[UserKernel]:
+    return [
+        kernel
+        for step in program.plan.steps
+        if isinstance(step, Launch)
+        and isinstance(kernel := program.all_kernels[step.kernel], UserKernel)
+    ]
+
+
+def constant(kernel: UserKernel, name: str) -> object:
+    return {p.name: p.value for p in kernel.params if isinstance(p, FixedParam)}[name]
+
+
+def interpreted(kernel: UserKernel, buffers: Sequence[Any], sizes: Sequence[int]) -> None:
+    grid = (sizes[-3], sizes[-2], sizes[-1])
+    case = Case(emit_user_module(kernel), grid, tuple(buffers), tuple(sizes[:-GRID_SIZES]))
+    (found,) = run_interpreted([case])
+    assert not isinstance(found, str), found
+    for buffer, after in zip(buffers, found, strict=True):
+        if buffer.flags.writeable:  # others are inputs
+            buffer[...] = after
+
+
+def as_array(x: Tensor) -> Any:
+    """The array with the tensor's strides."""
+    flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
+    if x.dtype is torch.bfloat16:
+        plain = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    else:
+        plain = flat.numpy()
+    strides = [stride * x.element_size() for stride in x.stride()]
+    return np.lib.stride_tricks.as_strided(plain, tuple(x.shape), strides)
+
+
+FORMS = (
+    Form(),
+    Form(batch=2, heads=1, groups=4, keys=1000),
+    Form(width=80, keys=257),
+    Form(heads=20, keys=129, width=16),
+    Form(mask=(1, 1)),
+    Form(batch=2, mask=(2, 1), is_turned=True),
+    Form(mask=(1, 6), dtype=torch.float16),
+    Form(batch=3, mask=(3, 6), keys=640),
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_parts_give_the_attention_of_all_keys(form: Form) -> None:
+    operands = form.operands()
+    if form.mask is not None:
+        operands[3][0, 0] = False  # heads with queries that see no key
+    program = program_of(operands)
+    assert len(templates(program)) == 1
+    assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
+    (found,) = run_program(
+        program, [as_array(operand) for operand in operands], run_template=interpreted
+    )
+    wide = [x.double() if x.is_floating_point() else x for x in operands]
+    expected = attention(*wide).numpy()
+    difference = np.abs(np.asarray(found, np.float64) - expected).max()
+    # Shares are rounded to the type of the values, as the framework's kernels do.
+    assert difference <= 4 * UNITS[form.dtype] * np.abs(expected).max()
+
+
+def test_parts_fill_the_chip_and_have_enough_keys() -> None:
+    counts = {
+        form: constant(templates(program_of(form.operands()))[0], "PARTS")
+        for form in (
+            Form(groups=8, keys=512),
+            Form(groups=8, keys=4096),
+            Form(groups=8, keys=16384, width=16),
+            Form(groups=8, keys=300, batch=8),
+            Form(groups=8, keys=1024, batch=64, width=16),
+        )
+    }
+    assert list(counts.values()) == [4, 32, 32, 2, 1]
+
+
+def test_more_parts_than_keys_need_are_empty() -> None:
+    form = Form(keys=140)
+    program = program_of(form.operands(), {"least_keys": 2, "programs": 4096})
+    assert constant(templates(program)[0], "PARTS") == 64
+    (found,) = run_program(
+        program, [as_array(x) for x in form.operands()], run_template=interpreted
+    )
+    expected = attention(*(x.double() for x in form.operands())).numpy()
+    assert np.abs(np.asarray(found, np.float64) - expected).max() <= 4 * 2**-8
+
+
+def test_a_program_with_a_template_needs_somebody_to_run_it() -> None:
+    form = Form()
+    with pytest.raises(VerificationError, match="in Triton and needs run_template"):
+        run_program(program_of(form.operands()), [as_array(x) for x in form.operands()])
+
+
+def broken(program: Program, **changes: Any) -> Program:
+    """The program with another launch of the template."""
+    steps = tuple(
+        replace(step, **changes)
+        if isinstance(step, Launch) and step.kernel >= len(program.kernels)
+        else step
+        for step in program.plan.steps
+    )
+    return replace(program, plan=replace(program.plan, steps=steps))
+
+
+def test_launches_of_templates_are_verified() -> None:
+    program = program_of(Form().operands())
+    (launch,) = (
+        step
+        for step in program.plan.steps
+        if isinstance(step, Launch) and step.kernel >= len(program.kernels)
+    )
+    names = launch.buffers
+    cases = {
+        r"5 buffers and 3 sizes; expected 6 and 3": {"buffers": names[:-1]},
+        r"6 buffers and 2 sizes; expected 6 and 3": {"sizes": launch.sizes[:-1]},
+        r"of f32 as query; expected bf16": {"buffers": (names[3], *names[1:])},
+        r"tmp0 is written and passed twice": {"buffers": (*names[:5], names[3])},
+        r"buffer 'no' is not among": {"buffers": ("no", *names[1:])},
+    }
+    for message, changes in cases.items():
+        with pytest.raises(VerificationError, match=message):
+            verify_program(broken(program, **changes))
