@@ -22,6 +22,7 @@ from examples.real_inputs import VOCABULARY, RealInput
 LAYERS = 4
 TOKENS = 512
 CACHED_TOKENS = 1024
+LONG_CACHE = 16384
 IMAGES = 32
 PIXELS = 224
 CLASSES = 1000
@@ -221,6 +222,9 @@ LARGE: dict[str, Callable[[], RealInput]] = {
     "llama-8b-decode-1": lambda: _cached(_llama_of_4096(), "llama-8b-decode-1", 1, 1, TOKENS),
     "llama-8b-decode-8": lambda: _cached(_llama_of_4096(), "llama-8b-decode-8", 8, 1, TOKENS),
     "llama-8b-decode-64": lambda: _cached(_llama_of_4096(), "llama-8b-decode-64", 64, 1, TOKENS),
+    "llama-8b-decode-16k": lambda: _cached(
+        _llama_of_4096(), "llama-8b-decode-16k", 1, 1, LONG_CACHE - 1
+    ),
     "bert-large": _bert,
     "vit-large": _vit,
     "resnet-50": lambda: _convnet("resnet-50", "ResNet"),

@@ -94,7 +94,7 @@ class _Writer(ContractionWriter):
         depth = self.types[value].shape[3]
         rows = (batch, groups, as_expr(heads.constant // groups.constant), depth)
         statistics = (*rows[:2], as_expr(parts), rows[2])
-        sums, *found = self._parts(node, statistics, depth, parts)
+        sums, *found = self._parts(node, statistics, depth)
         shape = self.types[sums].shape
         tops, totals = (self._spread(node, statistic, shape) for statistic in found)
         top = self.add(node, "amax", tops, dims=(2,))
@@ -109,12 +109,10 @@ class _Writer(ContractionWriter):
         joined = self.add(node, "reshape", joined, shape=node.types[0].shape)
         self.finish(node, "convert", joined, dtype=node.types[0].dtype)
 
-    def _parts(
-        self, node: Node, statistics: _Shape, depth: Expr, parts: int
-    ) -> tuple[int, int, int]:
+    def _parts(self, node: Node, statistics: _Shape, depth: Expr) -> tuple[int, int, int]:
         """Appends the template kernel: weighted sums, largest scores, sums of weights."""
         attrs = {"is_contraction": False, "node": node.attr("node"), "op": ATTENTION_PARTS}
-        attrs |= {"parts": parts, "scale": node.attr("scale")}
+        attrs["scale"] = node.attr("scale")
         types = tuple(
             TensorType(DType.F32, shape, contiguous_strides(shape))
             for shape in ((*statistics, depth), statistics, statistics)

@@ -154,12 +154,18 @@ class _PlanWriter:
     def _template(self, step: Node) -> Launch:
         """The launch of a template's kernel on the memory of its operands and results."""
         facts = self._target.split_attention
-        parts, scale = step.attr("parts"), step.attr("scale")
-        if facts is None or not isinstance(parts, int) or not isinstance(scale, float):
+        scale = step.attr("scale")
+        if facts is None or not isinstance(scale, float):
             raise InternalError(f"template {step.attr('op')} has not what its kernel needs")
         views = [self._chosen.operand_views[value] for value in operands(step)]
         dtypes = [self._chosen.storages[view.source].dtype for view in views]
-        made = attention_parts(views, dtypes, (parts, scale), self._chosen.facts.bounds, facts)
+        made = attention_parts(
+            views,
+            dtypes,
+            (step.types[0].shape[2].as_int(), scale),
+            self._chosen.facts.bounds,
+            facts,
+        )
         names = (*(self._used(view.source) for view in views), *map(self._used, step.results))
         return Launch(self._users.number(made.kernel), names, made.sizes)
 

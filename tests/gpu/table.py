@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tests.gpu.attention import attention_cases
 from tests.gpu.case import Case
 from tests.gpu.half_types import half_type_cases
 from tests.gpu.integer_weights import integer_cases
@@ -28,5 +29,6 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from type_cases()
     yield from half_type_cases()
     yield from integer_cases()
+    yield from attention_cases()
     yield from training_cases()
     yield from operator_cases(groups)

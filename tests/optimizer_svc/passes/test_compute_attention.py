@@ -412,3 +412,50 @@ def test_targets_that_were_not_measured_leave_attention_to_the_framework() -> No
         assert bool(choose_attention(graph, facts).results) is is_measured
     report = dict(optimize(graph, target_facts("cpu:x86-64-v4-amd")).stages)["report"]
     assert "attention: 1 of one query by kernels" in report
+
+
+KEYS_IN_PARTS = """\
+graph prims 1
+%0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[1, 2, 512, 8]@[8192, 4096, 8, 1] = input "k"
+%2: bf16[1, 1, 1, 512]@[512, 512, 512, 1] = input "mask"
+%3: bf16[1, 4, 1, 8]@[32, 8, 32, 1] = extern(%0, %1, %1, %2; is_contraction=true, node=0, op="aten.scaled_dot_product_attention.default", scale=0.5) from [0]
+return %3: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
+"""
+
+
+@pytest.mark.golden
+def test_prims_join_the_parts_of_a_template() -> None:
+    assert_golden(
+        before_and_after("compute-attention", KEYS_IN_PARTS, "cuda:sm_90a").partition("-- after")[
+            2
+        ],
+        """\
+: graph
+graph prims 1
+%0: bf16[1, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[1, 2, 512, 8]@[8192, 4096, 8, 1] = input "k"
+%2: bf16[1, 1, 1, 512]@[512, 512, 512, 1] = input "mask"
+%4: f32[1, 2, 4, 2, 8]@[128, 64, 16, 8, 1], %5: f32[1, 2, 4, 2]@[16, 8, 2, 1], %6: f32[1, 2, 4, 2]@[16, 8, 2, 1] = extern(%0, %1, %1, %2; is_contraction=false, node=0, op="template.attention_parts", scale=0.5) from [0]
+%7: f32[1, 2, 4, 2, 8] = broadcast_in_dim(%5; dims=[0, 1, 2, 3], shape=[{1}, {2}, {4}, {2}, {8}]) from [0]
+%8: f32[1, 2, 4, 2, 8] = broadcast_in_dim(%6; dims=[0, 1, 2, 3], shape=[{1}, {2}, {4}, {2}, {8}]) from [0]
+%9: f32[1, 2, 2, 8] = amax(%7; dims=[2]) from [0]
+%10: f32[1, 2, 2, 8] = full(; dtype=f32, shape=[{1}, {2}, {2}, {8}], value=-inf) from [0]
+%11: bool[1, 2, 2, 8] = eq(%9, %10) from [0]
+%12: f32[1, 2, 2, 8] = full(; dtype=f32, shape=[{1}, {2}, {2}, {8}], value=0.0) from [0]
+%13: f32[1, 2, 2, 8] = where(%11, %12, %9) from [0]
+%14: f32[1, 2, 4, 2, 8] = broadcast_in_dim(%13; dims=[0, 1, 3, 4], shape=[{1}, {2}, {4}, {2}, {8}]) from [0]
+%15: f32[1, 2, 4, 2, 8] = sub(%7, %14) from [0]
+%16: f32[1, 2, 4, 2, 8] = exp(%15) from [0]
+%17: f32[1, 2, 4, 2, 8] = mul(%8, %16) from [0]
+%18: f32[1, 2, 2, 8] = sum(%17; dims=[2]) from [0]
+%19: f32[1, 2, 2, 8] = full(; dtype=f32, shape=[{1}, {2}, {2}, {8}], value=1.0) from [0]
+%20: f32[1, 2, 2, 8] = where(%11, %19, %18) from [0]
+%21: f32[1, 2, 4, 2, 8] = mul(%4, %16) from [0]
+%22: f32[1, 2, 2, 8] = sum(%21; dims=[2]) from [0]
+%23: f32[1, 2, 2, 8] = div(%22, %20) from [0]
+%24: f32[1, 4, 1, 8] = reshape(%23; shape=[{1}, {4}, {1}, {8}]) from [0]
+%3: bf16[1, 4, 1, 8] = convert(%24; dtype=bf16) from [0]
+return %3: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
+""",
+    )

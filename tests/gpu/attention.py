@@ -1,0 +1,91 @@
+"""Attention with one query for each head, as in decoding: kernels divide its keys in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch.nn import functional
+
+from tests.gpu.case import Case, case, floats
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def attention_cases() -> Iterator[Case]:
+    """Grouped heads, masks, odd widths and numbers of keys, layouts of caches, varying keys."""
+    for dtype in HALVES:
+        for heads, groups, keys, width in (
+            (12, 12, 512, 64),
+            (32, 8, 4096, 128),
+            (32, 1, 300, 128),
+            (6, 2, 257, 80),
+            (40, 2, 1000, 48),
+        ):
+            shapes = (2, heads, 1, width), (2, groups, keys, width)
+            yield case(
+                f"attention of one query {dtype} {heads} heads, {groups} of keys, {keys}, {width}",
+                _attend,
+                partial(_operands, *shapes, dtype=dtype),
+            )
+    for masks in ((1, 1), (2, 1), (1, 8), (2, 8)):
+        yield case(
+            f"attention of one query with masks {masks}",
+            _attend,
+            partial(_operands, (2, 8, 1, 64), (2, 4, 700, 64), masks=masks),
+        )
+    yield case(
+        "attention of one query whose heads lie side by side",
+        lambda *x: _attend(*(each.transpose(1, 2) for each in x)),
+        partial(_operands, (3, 1, 8, 64), (3, 900, 2, 64)),
+    )
+    yield case(
+        "attention of one query that begins at an odd address",
+        _attend,
+        partial(_operands, (1, 8, 1, 64), (1, 2, 640, 64)),
+        offset=1,
+    )
+    sizes = ((2, 200), (3, 777), (5, 4096), (2, 33))
+    yield case(
+        "attention of one query and a varying number of keys and sequences",
+        _attend_in_heads,
+        *(partial(_operands, (b, 1, 1024), (b, n, 256)) for b, n in sizes),
+        dynamic=True,
+    )
+
+
+def _attend_in_heads(*projected: torch.Tensor) -> torch.Tensor:
+    """Shapes: (batch, tokens, heads * 64) each."""
+    heads = (
+        x.unflatten(-1, (count, 64)).transpose(1, 2)
+        for x, count in zip(projected, (16, 4, 4), strict=True)
+    )
+    query, key, value = heads
+    found = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    return found.transpose(1, 2).flatten(2)
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """A row of the mask may hide all keys."""
+    found = functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
+    )
+    return found * 2
+
+
+def _operands(
+    query: tuple[int, ...],
+    key: tuple[int, ...],
+    dtype: torch.dtype = torch.bfloat16,
+    masks: tuple[int, ...] = (),
+) -> tuple[torch.Tensor, ...]:
+    """Tensors of these shapes; a mask has `masks` before the axes of the query and the keys."""
+    found = [floats(*shape, dtype=dtype, seed=n) for n, shape in enumerate((query, key, key))]
+    if masks:
+        mask = floats(*masks, 1, key[2], seed=3) > -0.5
+        mask[0, 0] = False
+        found.append(mask)
+    return tuple(found)
