@@ -61,8 +61,8 @@ def step_graph(plan: Plan, kernels: Sequence[Kernel]) -> StepGraph:
     inputs = frozenset(buffer.name for buffer in plan.buffers if buffer.kind in given)
     known = set(inputs)
     found = []
-    for number, step in enumerate(plan.steps):
-        found.append(_node(number, step, plan, kernels, known))
+    for number, planned in enumerate(plan.steps):
+        found.append(_node(number, planned, plan, kernels, known))
         known.update(found[-1].writes)
     steps = tuple(found)
     last_writer: dict[str, int] = {}

@@ -191,7 +191,8 @@ def _params(
             continue
         parts = (number.constant, *(coefficient for _, coefficient in number.terms))
         divisor = _DIVISOR if math.gcd(*parts) % _DIVISOR == 0 else 1
-        params.append(Scalar(name, DType.I64, divisor))
+        # 2^31 keys would not fit in the memory of a device; loops of 32 bits are faster.
+        params.append(Scalar(name, DType.I32 if name == "keys" else DType.I64, divisor))
         sizes.append(number)
     params += [FixedParam(name, value) for name, value in constants.items()]
     return tuple(params), tuple(sizes)

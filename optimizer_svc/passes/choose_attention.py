@@ -15,7 +15,6 @@ so that few of them read memory. A template kernel divides the keys of each head
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, product_of
@@ -84,18 +83,25 @@ def _choose_split(graph: Graph, nodes: list[Node], known: SplitAttentionFacts) -
         if verdict is not None:
             notes[f"by the framework: {verdict.reason}"] += 1
             continue
-        count = _parts(facts.types[operands(node)[1]], likely_sizes(graph.symbols), known)
+        key = facts.types[operands(node)[1]]
+        keys = likely_elems(key.shape[2:3], likely_sizes(graph.symbols))
+        count = _parts(_likely_groups(facts, key), keys, known)
         parts[node.results[0]] = count
         notes[f"of one query, keys in {count} parts, by kernels"] += 1
     return ContractionChoice(frozenset(parts), notes=_texts(notes), parts=parts)
 
 
-def _parts(key: TensorType, sizes: Mapping[str, int], known: SplitAttentionFacts) -> int:
+def _parts(groups: int, keys: int, known: SplitAttentionFacts) -> int:
     """A power of two: enough parts to fill the chip, of enough keys each."""
-    few = {name: min(size, _LIKELY_SEQUENCES) for name, size in sizes.items()}
-    rows, keys = likely_elems(key.shape[:2], few), likely_elems(key.shape[2:3], sizes)
-    most = min(known.programs // max(1, rows), keys // known.least_keys)
+    most = min(known.programs // max(1, groups), keys // known.least_keys)
     return 1 << (max(1, most).bit_length() - 1)
+
+
+def _likely_groups(facts: GraphFacts, key: TensorType) -> int:
+    """The heads of keys of all sequences."""
+    sizes = likely_sizes(facts.graph.symbols)
+    few = {name: min(size, _LIKELY_SEQUENCES) for name, size in sizes.items()}
+    return likely_elems(key.shape[:2], few)
 
 
 def _read(facts: GraphFacts) -> set[int]:
@@ -142,6 +148,8 @@ def _split_refused(facts: GraphFacts, node: Node, known: SplitAttentionFacts) ->
         f"of heads of more than {known.most_width} elements": not all(
             width.is_constant and width.constant <= known.most_width for width in widths
         ),
+        f"of more than {known.most_groups} heads of keys": _likely_groups(facts, key)
+        > known.most_groups,
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
         f"of less than {known.least_keys} keys": keys.is_constant
         and keys.constant < known.least_keys,

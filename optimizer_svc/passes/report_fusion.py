@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.plan_memory import plan_memory
 from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Program
@@ -61,9 +61,9 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
 
 def _counts(fusion: Fusion, program: Program) -> Iterator[str]:
     steps = program.plan.steps
-    launches = sum(isinstance(step, Launch) for step in steps)
+    launched = [step.kernel for step in steps if isinstance(step, Launch)]
     yield f"loop nests: {fusion.nests}"
-    yield f"launches: {launches} of {len(program.kernels)} distinct kernels"
+    yield f"launches: {len(launched)} of {len(set(launched))} distinct kernels"
     apart = sum(buffer.is_apart for buffer in program.plan.buffers)
     yield f"arena: {program.plan.arena_bytes} bytes" + (f", {apart} apart" if apart else "")
     yield _memory(program.plan)
@@ -147,6 +147,9 @@ def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
             # A `full` may be shared by many operators, and would name them all.
             nodes = sorted({node for op, node in origins if op != "full"})
             texts = ", ".join(_captured(graph, node) for node in nodes)
+            yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
+        elif isinstance(made_of, Node) and isinstance(step, Launch):
+            texts = ", ".join(_captured(graph, node) for node in made_of.origins)
             yield f"step {number}: kernel {program.plan.kernel_names[step.kernel]}: {texts}"
 
 

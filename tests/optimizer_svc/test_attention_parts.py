@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,9 +18,11 @@ from codegen_svc.emitters.triton.user_module import emit_user_module
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import ExternCall, Launch, Program
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, FixedParam, UserKernel
 from kernelfarm.ir.verify import verify_program
+from kernelfarm.pages.step_graph import step_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
 from tests.support.traced_graphs import traced_one
@@ -150,10 +153,14 @@ def test_parts_fill_the_chip_and_have_enough_keys() -> None:
             Form(groups=8, keys=4096),
             Form(groups=8, keys=16384, width=16),
             Form(groups=8, keys=300, batch=8),
-            Form(groups=8, keys=1024, batch=64, width=16),
+            Form(groups=4, keys=250, batch=16, width=16),
         )
     }
     assert list(counts.values()) == [4, 32, 32, 2, 1]
+
+
+def test_many_heads_of_keys_are_the_frameworks() -> None:
+    assert not templates(program_of(Form(groups=5, keys=256, batch=13).operands()))
 
 
 def test_more_parts_than_keys_need_are_empty() -> None:
@@ -202,3 +209,27 @@ def test_launches_of_templates_are_verified() -> None:
     for message, changes in cases.items():
         with pytest.raises(VerificationError, match=message):
             verify_program(broken(program, **changes))
+
+
+def test_a_page_shows_what_a_template_reads_and_writes() -> None:
+    program = program_of(Form(mask=(1, 1)).operands())
+    kernels = [
+        kernel if isinstance(kernel, Kernel) else Kernel(kernel.name, (), (), (), (), ())
+        for kernel in program.all_kernels
+    ]
+    steps = step_graph(program.plan, kernels).steps
+    assert [(step.reads, step.writes) for step in steps] == [
+        (("in3",), ("tmp0",)),
+        (("in0", "in1", "in2", "tmp0"), ("tmp1", "tmp2", "tmp3")),
+        (("tmp2", "tmp3", "tmp1"), ("out0",)),
+    ]
+
+
+def test_the_report_counts_launches_of_templates() -> None:
+    captured = traced_one(attention, *Form().operands())
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    report = dict(optimize(lowered.graph, TARGET).stages)["report"]
+    assert "launches: 2 of 2 distinct kernels" in report
+    assert re.search(r"template kernel attention_parts_\w+: 1 launches, \d+ lines", report)
+    assert re.search(r"step 0: kernel attention_parts_\w+: aten\._?scaled_dot_product", report)
+    assert "attention: 1 of one query, keys in 2 parts, by kernels" in report
