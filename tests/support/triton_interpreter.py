@@ -88,10 +88,13 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     exec(compile(source.text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
     grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
-    launched = [name for name, kind in source.signature if kind != "constexpr"]
-    arguments = dict(zip(launched, (*tensors, *case.sizes), strict=True))
+    given = (*tensors, *case.sizes)
+    named = dict(source.constexprs)
+    if source.signature:  # a constant may stand between the arguments of a launch
+        launched = [name for name, kind in source.signature if kind != "constexpr"]
+        named |= dict(zip(launched, given, strict=True))
     try:
-        namespace[source.name][grid](**arguments, **dict(source.constexprs))
+        namespace[source.name][grid](*(() if source.signature else given), **named)
     except Exception as error:
         return f"{type(error).__name__}: {error}\n{error.__cause__}"
     return tuple(

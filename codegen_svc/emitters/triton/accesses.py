@@ -14,9 +14,12 @@ from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.loop_ir import Indirect, Literal, Load, Store, scattering_stores
 
+STREAMED = "streamed"
+"""The policy of loads whose lines the first-level cache does not keep."""
+
 
 def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> list[str]:
-    """The lines of a load; `eviction` is Triton's name of a policy for its cache lines."""
+    """The lines of a load; `eviction` is a policy for its cache lines: Triton's name, or ours."""
     if not block.rules.takes_repeated_pointers:
         axis = _repeats_along(block, number, load.index)
         if axis is not None:
@@ -29,8 +32,7 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
     other = _other_text(block, load, param.dtype)
     if masks:
         arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
-    if eviction:
-        arguments += f', eviction_policy="{eviction}"'
+    arguments += _policy_text(eviction)
     loaded = f"tl.load({arguments})"
     if param.dtype is DType.BOOL:
         loaded += " != 0"
@@ -41,6 +43,12 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
     return lines
 
 
+def _policy_text(eviction: str) -> str:
+    if eviction == STREAMED:
+        return ', cache_modifier=".cg"'
+    return f', eviction_policy="{eviction}"' if eviction else ""
+
+
 def _word_lines(block: Block, number: int, load: Load, eviction: str) -> list[str]:
     """Loads a word and takes a byte of it. Equal loads of a word are one load to the compiler."""
     part = block.words[number]
@@ -49,7 +57,7 @@ def _word_lines(block: Block, number: int, load: Load, eviction: str) -> list[st
     words = f"{load.param}_ptr.to(tl.pointer_type(tl.int32), bitcast=True)"
     arguments = f"{words} + ({_pointer_text(block, number, part.index)})"
     arguments += f", mask={masks}, other=0" if masks else ""
-    arguments += f', eviction_policy="{eviction}"' if eviction else ""
+    arguments += _policy_text(eviction)
     kind = triton_type(block.kernel.param(load.param).dtype, block.rules.target)
     return [
         f"{block.names[part.first]}{WORD_LOAD}{arguments})",

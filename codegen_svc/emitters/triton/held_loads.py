@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from codegen_svc.emitters.triton.phases import plan_phases
-from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, Reduce, Scan, Sort
+from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, Reduce, Scan, Sort, Statement
 from kernelfarm.traffic import row_loads
 
 
@@ -22,6 +22,17 @@ def held_loads(kernel: Kernel) -> tuple[int, ...]:
         for number in row_loads(kernel)
         if sum(number in phase.within for phase in phases) > 1
     )
+
+
+def within_loops(kernel: Kernel) -> list[Statement]:
+    """The statements of all loops, those of several loops several times."""
+    return [kernel.body[number] for phase in plan_phases(kernel) for number in phase.within]
+
+
+def reads_only(kernel: Kernel, loads: tuple[int, ...]) -> bool:
+    """True if the loops load nothing but what these loads do."""
+    held = [kernel.body[number] for number in loads]
+    return all(each in held for each in within_loops(kernel) if isinstance(each, Load))
 
 
 def bytes_of(kernel: Kernel, number: int) -> int:

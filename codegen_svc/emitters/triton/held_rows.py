@@ -8,8 +8,9 @@ weights where they are. So registers hold the row, and little else.
 
 from __future__ import annotations
 
+from codegen_svc.emitters.triton.accesses import STREAMED
 from codegen_svc.emitters.triton.block import Block
-from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
+from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads, reads_only
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.points import reduction_point_lines
 from codegen_svc.emitters.triton.statements import reduction_text, statement_lines
@@ -35,9 +36,13 @@ def held_body(block: Block) -> list[str]:
 
 def _loading_lines(block: Block, held: tuple[int, ...]) -> list[str]:
     inner: list[str] = []
+    # The first-level cache keeps weights instead of rows, which are read once. On an H200, of
+    # 50,304 elements, LayerNorm reaches 87 instead of 84% of a copy, RMSNorm 99 instead of 97.
+    shares_cache = block.rules.takes_assembly and not reads_only(block.kernel, held)
     for number in held:
         name = block.names[number]
-        inner += [*statement_lines(block, number), f"{name}_row = {name}_row + ({name},)"]
+        inner += statement_lines(block, number, STREAMED if shares_cache else "")
+        inner.append(f"{name}_row = {name}_row + ({name},)")
     starts = [f"{block.names[number]}_row = ()" for number in held]
     return [*starts, *_unrolled(block, inner)]
 

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
-from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads
-from codegen_svc.emitters.triton.phases import plan_phases
+from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads, reads_only, within_loops
 from codegen_svc.emitters.triton.two_passes import in_two_passes
-from kernelfarm.ir.loop_ir import Kernel, Load, Statement, Store
+from kernelfarm.ir.loop_ir import Kernel, Store
 from kernelfarm.targets import GpuFacts
 from kernelfarm.traffic import held_row_bytes
 
@@ -51,7 +50,7 @@ def held_shape(kernel: Kernel, gpu: GpuFacts, width: int) -> HeldShape | None:
     row_bytes = held_row_bytes(kernel, width)
     if not loads or row_bytes > max(gpu.held_row_bytes, gpu.cluster_row_bytes):
         return None
-    reads_only_rows = _reads_only(kernel, loads)
+    reads_only_rows = reads_only(kernel, loads)
     blocks, threads = _blocks_and_threads(kernel, gpu, row_bytes, reads_only_rows=reads_only_rows)
     piece_elems = blocks * threads * _ACCESS_BYTES // max(bytes_of(kernel, n) for n in loads)
     if reads_only_rows and ceil(width / piece_elems) * piece_elems > _MOST_PADDING * width:
@@ -59,20 +58,10 @@ def held_shape(kernel: Kernel, gpu: GpuFacts, width: int) -> HeldShape | None:
     return HeldShape(blocks, threads, piece_elems, ceil(width / piece_elems))
 
 
-def _within_loops(kernel: Kernel) -> list[Statement]:
-    return [kernel.body[number] for phase in plan_phases(kernel) for number in phase.within]
-
-
-def _reads_only(kernel: Kernel, loads: tuple[int, ...]) -> bool:
-    """True if the loops load nothing but what these loads do."""
-    held = [kernel.body[number] for number in loads]
-    return all(each in held for each in _within_loops(kernel) if isinstance(each, Load))
-
-
 def _blocks_and_threads(
     kernel: Kernel, gpu: GpuFacts, row_bytes: int, *, reads_only_rows: bool
 ) -> tuple[int, int]:
-    stores = any(isinstance(each, Store) for each in _within_loops(kernel))
+    stores = any(isinstance(each, Store) for each in within_loops(kernel))
     blocks, per_thread = 1, _BYTES_PER_THREAD
     if row_bytes > gpu.held_row_bytes:
         blocks = gpu.cluster_blocks
