@@ -109,26 +109,52 @@ def _slices(run: Run, wanted: int, likely: Mapping[str, int]) -> int:
 def _bytes_read(facts: GraphFacts, value: int, likely: Mapping[str, int]) -> int:
     """The bytes of the tensors from which pointwise prims and views compute a value.
 
-    Tensors that are much smaller than the value are left out: caches hold them.
+    A value that several nodes read is one of them if it has fewer bytes than what it is computed
+    from: so a sum that grows with each layer of a model counts once. Tensors that are much smaller
+    than the value are left out: caches hold them.
     """
-    least = likely_elems(facts.types[value].shape, likely) // 2
-    seen = {value}
-    pending = [value]
-    total = 0
-    while pending and len(seen) < _MAX_VISITED:
-        current = pending.pop()
+    sources = _Sources(facts, likely, likely_elems(facts.types[value].shape, likely) // 2)
+    return sources.size_bytes(sources.of(value))
+
+
+class _Sources:
+    """Finds what a value is computed from; `least` are the elements of the smallest such tensor."""
+
+    def __init__(self, facts: GraphFacts, likely: Mapping[str, int], least: int) -> None:
+        self._facts, self._likely, self._least = facts, likely, least
+        self._found: dict[int, frozenset[int]] = {}
+
+    def of(self, value: int) -> frozenset[int]:
+        """The tensors from which a value is computed; it alone if no pointwise prim computes it.
+
+        After `_MAX_VISITED` values the next ones are taken as they are, which bounds the recursion.
+        """
+        if value in self._found:
+            return self._found[value]
         spend()
-        node = facts.producers.get(current)
-        if node is not None and (node.op in SCALAR_OPS or node.op in VIEW_OPS):
-            fresh = [v for v in operands(node) if v not in seen]
-            seen.update(fresh)
-            pending.extend(fresh)
-            continue
-        tensor = facts.types.get(current)
-        elems = 0 if tensor is None else likely_elems(tensor.shape, likely)
-        if tensor is not None and elems >= least and (node is None or node.op != "full"):
-            total += elems * tensor.dtype.itemsize_bytes
-    return total
+        alone = frozenset((value,))
+        node = self._facts.producers.get(value)
+        is_stored = node is None or not (node.op in SCALAR_OPS or node.op in VIEW_OPS)
+        if is_stored or len(self._found) >= _MAX_VISITED:
+            self._found[value] = alone if node is None or node.op != "full" else frozenset()
+            return self._found[value]
+        assert node is not None  # else it is stored
+        self._found[value] = alone  # counts as visited
+        found = frozenset[int]().union(*map(self.of, operands(node)))
+        if len(self._facts.consumers.get(value, ())) > 1:
+            found = min(found, alone, key=self.size_bytes)
+        self._found[value] = found
+        return found
+
+    def size_bytes(self, values: frozenset[int]) -> int:
+        """The bytes of tensors that are not much smaller than the value."""
+        total = 0
+        for value in values:
+            tensor = self._facts.types.get(value)
+            elems = 0 if tensor is None else likely_elems(tensor.shape, self._likely)
+            if tensor is not None and elems >= self._least:
+                total += elems * tensor.dtype.itemsize_bytes
+        return total
 
 
 def slice_length(run: Run, slices: int) -> tuple[Expr, bool]:

@@ -201,6 +201,9 @@ def test_long_rows_are_read_once_and_held_without_spills(
     assert launch.registers * launch.num_warps * launch.warp_size <= 65536
     text = content_of(built, "triton").decode()
     assert text.count("tl.load(in0_ptr") == 1
+    # The first-level cache keeps weights, if there are any, instead of the row.
+    leaves_cache = "ld.global.cg" in content_of(built, "ptx").decode()
+    assert leaves_cache == (shape is _normal_of)
 
 
 @pytest.mark.parametrize(

@@ -93,3 +93,37 @@ def test_small_operands_of_a_pointwise_prologue_do_not_count() -> None:
     (note,) = choose_splits(make.returning(y), H200).notes
     whole = 8192 * 768 * 2 * 132 // 12
     assert f"12 programs would take as long as memory for {whole} bytes" in note
+
+
+def residual_norms(layers: int) -> int:
+    """The splits of a model in which each layer adds to a row and sums its squares."""
+    make = Maker()
+    row = tensor(1, 4096, dtype=DType.BF16)
+    stream, sums = make.add_input(row), []
+    for _ in range(layers):
+        wide = make.add("convert", stream, dtype=DType.F32)
+        sums.append(make.add("sum", make.add("mul", wide, wide), dims=(1,)))
+        added = make.add("convert", make.add_input(row), dtype=DType.F32)
+        stream = make.add("convert", make.add("add", wide, added), dtype=DType.BF16)
+    return len(choose_splits(make.returning(*sums), H200).by_value)
+
+
+def test_a_sum_that_grows_with_each_layer_counts_once() -> None:
+    assert residual_norms(32) == 0
+
+
+def test_what_one_node_alone_reads_counts_as_what_it_is_computed_from() -> None:
+    make = Maker()
+    wide = [
+        make.add("convert", make.add_input(tensor(1, 65536, dtype=DType.BF16)), dtype=DType.F32)
+        for _ in range(8)
+    ]
+    total = wide[0]
+    for other in wide[1:]:
+        total = make.add("add", total, other)
+    (split,) = choose_splits(
+        make.returning(make.add("sum", total, dims=(1,))), H200
+    ).by_value.values()
+    assert split.reason.startswith(
+        f"1 programs would take as long as memory for {8 * 131072 * 132}"
+    )
