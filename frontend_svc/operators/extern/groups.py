@@ -46,7 +46,7 @@ send_to_framework(
     ),
     ExternGroup(
         "attention",
-        "the framework's fused kernel computes it",
+        "the framework's fused kernel computes it, unless kernels are faster on the chip",
         _aten(
             "scaled_dot_product_attention _scaled_dot_product_* _flash_attention_*"
             " _efficient_attention_* _cudnn_attention_* _triton_multi_head_attention"
