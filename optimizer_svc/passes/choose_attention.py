@@ -39,7 +39,7 @@ _LIKELY_SEQUENCES = 8
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
-    if target.split_attention is not None:
+    if nodes and target.split_attention is not None:
         return _choose_split(graph, nodes, target.split_attention)
     if not nodes or target.attention is None:
         return ContractionChoice()
