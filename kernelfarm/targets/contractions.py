@@ -123,15 +123,16 @@ class AttentionFacts:
 class SplitAttentionFacts:
     """Attention of one query for each head that kernels compute faster, its keys divided in parts.
 
-    `types` are the types of its elements; heads have at most `most_width` of them, and all
-    sequences together at most `most_groups` heads of keys: more of them fill the chip anyway. As
-    many parts are made as give about `programs` programs, of at least `least_keys` keys each. A
-    program reads `block_keys` keys at a time, by `num_warps` warps, and loads of up to
-    `num_stages` blocks at a time.
+    `types` are the types of its elements; heads have at most `most_width` of them, and at most
+    `most_sharing` heads of queries share one of keys. All sequences together have at most
+    `most_groups` heads of keys: more of them fill the chip anyway. As many parts are made as give
+    about `programs` programs, of at least `least_keys` keys each. A program reads `block_keys` keys
+    at a time, by `num_warps` warps, and loads of up to `num_stages` blocks at a time.
     """
 
     types: tuple[str, ...]
     most_width: int
+    most_sharing: int
     most_groups: int
     programs: int
     least_keys: int

@@ -36,6 +36,8 @@ _ENTRY = "attention_parts"
 _LEAST_ROWS = 16
 _DIVISOR = 16
 _NARROW_LIMIT = 1 << 31
+# 2^31 keys so far apart take 256 GiB, more than a GPU has: then their number has 32 bits.
+_LONG_ROW = 64
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -169,14 +171,20 @@ def attention_parts(
         "HAS_HEAD_MASKS": masks[2] is not ZERO,
         "IS_WIDE": not all(_is_narrow(v.strides[2] * keys, bounds) for v in (key, value)),
     }
-    params, sizes = _params(dtypes, numbers, constants)
+    rows = (key.strides[2], value.strides[2])
+    has_long_rows = all(row.is_constant and row.constant >= _LONG_ROW for row in rows)
+    keys_type = DType.I32 if has_long_rows else DType.I64
+    params, sizes = _params(dtypes, numbers, constants, keys_type)
     options = (("num_stages", facts.num_stages), ("num_warps", facts.num_warps))
     kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options)
     return AttentionParts(kernel, (*sizes, batch * groups, as_expr(parts), ONE))
 
 
 def _params(
-    dtypes: Sequence[DType], numbers: Mapping[str, Expr], constants: Mapping[str, Value]
+    dtypes: Sequence[DType],
+    numbers: Mapping[str, Expr],
+    constants: Mapping[str, Value],
+    keys_type: DType,
 ) -> tuple[tuple[UserParam, ...], tuple[Expr, ...]]:
     """The parameters in the order of the function's, and the values of those that are scalars."""
     operands = dict(zip(("query", "key", "value", "mask"), dtypes, strict=False))
@@ -191,8 +199,7 @@ def _params(
             continue
         parts = (number.constant, *(coefficient for _, coefficient in number.terms))
         divisor = _DIVISOR if math.gcd(*parts) % _DIVISOR == 0 else 1
-        # 2^31 keys would not fit in the memory of a device; loops of 32 bits are faster.
-        params.append(Scalar(name, DType.I32 if name == "keys" else DType.I64, divisor))
+        params.append(Scalar(name, keys_type if name == "keys" else DType.I64, divisor))
         sizes.append(number)
     params += [FixedParam(name, value) for name, value in constants.items()]
     return tuple(params), tuple(sizes)

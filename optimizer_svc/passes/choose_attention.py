@@ -148,6 +148,8 @@ def _split_refused(facts: GraphFacts, node: Node, known: SplitAttentionFacts) ->
         f"of heads of more than {known.most_width} elements": not all(
             width.is_constant and width.constant <= known.most_width for width in widths
         ),
+        f"of more than {known.most_sharing} heads that share one of keys": query.shape[1].constant
+        > known.most_sharing * key.shape[1].constant,
         f"of more than {known.most_groups} heads of keys": _likely_groups(facts, key)
         > known.most_groups,
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),

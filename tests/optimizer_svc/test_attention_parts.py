@@ -163,6 +163,11 @@ def test_many_heads_of_keys_are_the_frameworks() -> None:
     assert not templates(program_of(Form(groups=5, keys=256, batch=13).operands()))
 
 
+def test_too_many_heads_that_share_keys_are_the_frameworks() -> None:
+    assert templates(program_of(Form(groups=1, heads=32, keys=256, width=16).operands()))
+    assert not templates(program_of(Form(groups=1, heads=33, keys=256, width=16).operands()))
+
+
 def test_more_parts_than_keys_need_are_empty() -> None:
     form = Form(keys=140)
     program = program_of(form.operands(), {"least_keys": 2, "programs": 4096})

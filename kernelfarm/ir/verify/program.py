@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import UserKernelError, VerificationError
 from kernelfarm.ir.algebra.expr import Expr
-from kernelfarm.ir.loop_ir import Access, Kernel
+from kernelfarm.ir.loop_ir import Access, Kernel, Param
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
@@ -20,7 +20,7 @@ from kernelfarm.ir.program_ir import (
     updated_inputs,
 )
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
-from kernelfarm.ir.triton.user_kernel import GRID_SIZES, UserKernel
+from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
 from kernelfarm.ir.verify.arena import check_arena
 from kernelfarm.ir.verify.kernel import verify_kernel
 from kernelfarm.ir.verify.stores import check_stores_are_apart
@@ -184,12 +184,7 @@ class _Walk:
             )
         written = set(step.buffers) - self.written
         for name, pointer in zip(step.buffers, kernel.pointers, strict=True):
-            buffer = self._buffer(name, where)
-            if buffer.dtype is not pointer.dtype:
-                raise VerificationError(
-                    f"{where}: {name} of {buffer.dtype.value} as {pointer.name};"
-                    f" expected {pointer.dtype.value}"
-                )
+            buffer = self._passed(name, pointer, where)
             if name not in written:
                 self.check_read(name, where)
                 continue
@@ -203,12 +198,7 @@ class _Walk:
     def _check_arguments(self, step: Launch, kernel: Kernel, where: str) -> None:
         written = set()
         for name, param in zip(step.buffers, kernel.params, strict=True):
-            buffer = self._buffer(name, where)
-            if buffer.dtype is not param.dtype:
-                raise VerificationError(
-                    f"{where}: {name} of {buffer.dtype.value} as {param.name};"
-                    f" expected {param.dtype.value}"
-                )
+            buffer = self._passed(name, param, where)
             if param.access is not Access.WRITE:
                 self.check_read(name, where)
             if param.access is not Access.READ:
@@ -221,6 +211,16 @@ class _Walk:
                 )
         self._check_unread(step, kernel, where)
         self.written |= written
+
+    def _passed(self, name: str, param: Param | Pointer, where: str) -> Buffer:
+        """The buffer that a launch passes for a parameter, whose type it must have."""
+        buffer = self._buffer(name, where)
+        if buffer.dtype is not param.dtype:
+            raise VerificationError(
+                f"{where}: {name} of {buffer.dtype.value} as {param.name};"
+                f" expected {param.dtype.value}"
+            )
+        return buffer
 
     def _check_unread(self, step: Launch, kernel: Kernel, where: str) -> None:
         for name, param in zip(step.buffers, kernel.params, strict=True):
