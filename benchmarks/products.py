@@ -1,12 +1,13 @@
-"""Products of matrices with few rows and what follows them on a GPU: kernels beside libraries.
+"""Products of matrices and what follows them on a GPU: kernels beside libraries.
 
 `build` compiles by a farm into a folder, without a GPU. `run` needs that folder and a GPU, but no
 farm. Each arm is a replay of a CUDA graph in which copies of the weights take turns, so that they
 come from memory: `own` (kernels compute the products), `library` (the plan calls the framework's
-library, and kernels compute what follows), eager, and Inductor.
+library, and kernels compute what follows), `auto` (what is expected to be faster), eager, and
+Inductor.
 
-Usage: python -m benchmarks.products build FOLDER [--target T] [--rows M ...]
-       python -m benchmarks.products run FOLDER [--rows M ...] [--no-inductor]
+Usage: python -m benchmarks.products build FOLDER [--target T] [--rows M ...] [--only TEXT ...]
+       python -m benchmarks.products run FOLDER [--rows M ...] [--only TEXT ...] [--no-inductor]
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,11 @@ from tests.support.traced_graphs import recording
 
 ROWS = (1, 4, 16, 32, 64)
 ROUNDS, CALLS = 7, 3
-_CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}
+_CHOICES = {
+    "own": ProductChoice.OWN,
+    "library": ProductChoice.LIBRARY,
+    "auto": ProductChoice.AUTO,
+}
 _COLD_BYTES = 160 << 20
 """Copies of weights that take turns have so many bytes: three times an H100's cache."""
 _MAX_COPIES = 32
@@ -92,6 +97,8 @@ PROGRAMS = {
     "GPT-2, bias, GELU": Program(_columns_gelu, 768, ((768, 3072), (3072,))),
     "GPT-2, down, bias, residual": Program(_columns_added, 3072, ((3072, 768), (768,)), 768),
     "GPT-2 XL, bias, GELU": Program(_columns_gelu, 1600, ((1600, 6400), (6400,))),
+    "ConvNeXt-tiny, first stage, bias, GELU": Program(_biased_gelu, 96, ((384, 96), (384,))),
+    "ConvNeXt-tiny, third stage, bias, GELU": Program(_biased_gelu, 384, ((1536, 384), (1536,))),
 }
 
 
@@ -103,38 +110,38 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--only", nargs="*", default=("",), help="parts of the names of programs")
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
     with torch._dynamo.config.patch(limits), torch.no_grad():
-        if options.command == "build":
-            return _build(options.folder, options.target, options.rows)
-        return _run(options.folder, options.rows, with_inductor=not options.no_inductor)
+        return _build(options) if options.command == "build" else _run(options)
 
 
-def _build(folder: Path, target: str, rows: Sequence[int]) -> int:
+def _build(options: argparse.Namespace) -> int:
     """Fills the folder; the exit status is 1 if a program did not compile."""
-    folder.mkdir(parents=True, exist_ok=True)
-    options = [CompileOptions(products=choice) for choice in _CHOICES.values()]
-    prepared = prepare(_captured(rows), folder, target, {}, options)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    stated = [CompileOptions(products=choice) for choice in _CHOICES.values()]
+    prepared = prepare(_captured(options), options.folder, options.target, {}, stated)
     for name, failure in prepared.failures.items():
         print(f"{name}: {failure}")
     return 1 if prepared.failures else 0
 
 
-def _captured(rows: Sequence[int]) -> Iterator[tuple[str, list[Graph]]]:
-    for name, program, m in _cases(rows):
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for name, program, m in _cases(options):
         found: list[CapturedGraph] = []
         copies = _operands(program, m, "cpu", has_values=False)
         _compiled(program, recording(found, runs=False))(*next(copies))
         yield name, [captured.graph for captured in found]
 
 
-def _cases(rows: Sequence[int]) -> Iterator[tuple[str, Program, int]]:
+def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Program, int]]:
     for name, program in PROGRAMS.items():
-        for m in rows:
-            yield f"{name}, {m}", program, m
+        if any(part in name for part in options.only):
+            for m in options.rows:
+                yield f"{name}, {m}", program, m
 
 
 def _operands(
@@ -156,14 +163,16 @@ def _compiled(program: Program, backend: Any, options: Any = None) -> Layer:
     return compiled
 
 
-def _run(folder: Path, rows: Sequence[int], *, with_inductor: bool) -> int:
+def _run(options: argparse.Namespace) -> int:
+    """Prints a line for each case; the exit status is 1 if one failed."""
     print(torch.cuda.get_device_name(), torch.__version__)
     print("program, rows: microseconds of eager; eager / arm, error of own / error of eager")
     failures = 0
-    with offline(folder):
-        for name, program, m in _cases(rows):
+    with offline(options.folder):
+        for name, program, m in _cases(options):
             try:
-                print(_line(name, program, m, with_inductor=with_inductor), flush=True)
+                line = _line(name, program, m, with_inductor=not options.no_inductor)
+                print(line, flush=True)
             except Exception as error:  # a case that fails is one row of the table
                 failures += 1
                 text = "".join(traceback.format_exception_only(error)).strip()

@@ -28,11 +28,10 @@ from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.artifact import (
-    SCRATCH_BYTES,
-    WORKSPACE,
     BuiltKernel,
     LaunchFacts,
     StageText,
+    TensorMapFacts,
 )
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
@@ -41,6 +40,8 @@ from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
 _SHORT_FLOATS = (DType.F16, DType.BF16)
+# CUDA Driver API, CUtensorMapSwizzle: the bytes of each number.
+_SWIZZLE_BYTES = (0, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +273,7 @@ def _compile(
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
     compiled = compile_triton(source, where, options, variant.assumptions, library_of=library_of)
-    is_known = tiling.has_maps or not compiled.facts.get("global_scratch_size")
-    if not is_known or compiled.facts.get("profile_scratch_size"):
+    if compiled.facts.get("global_scratch_size") or compiled.facts.get("profile_scratch_size"):
         raise KernelRejectedError(
             f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
@@ -330,8 +330,8 @@ def _launch_facts(
     tiling = attempt.tiling
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
-    scratch_bytes = int(attempt.compiled.facts.get("global_scratch_size") or 0)
-    scratch = (WORKSPACE, "scratch") if scratch_bytes else ("scratch", "scratch")
+    maps = _tensor_maps(kernel, attempt)
+    map_words = (word for made in maps for word in made.arguments())
     facts = LaunchFacts(
         symbol=kernel.name,
         grid=(program_count(kernel, tiling) * tiling.blocks,),
@@ -342,7 +342,8 @@ def _launch_facts(
         spills=attempt.usage.spills,
         xblock_elems=tiling.xblock,
         rblock_elems=tiling.rblock,
-        arguments=(*buffers, *sizes, *scratch),
+        arguments=(*buffers, *sizes, *map_words, "scratch", "scratch"),
+        tensor_maps=maps,
     )
     extras = (
         ("form", _form(kernel, tiling)),
@@ -350,10 +351,24 @@ def _launch_facts(
         ("num_stages", str(tiling.num_stages)),
         *(_product_extras(tiling, attempt.compiled) if tiling.kblock else ()),
         *([("cluster_blocks", str(tiling.blocks))] if tiling.blocks > 1 else []),
-        *([(SCRATCH_BYTES, str(scratch_bytes))] if scratch_bytes else []),
         *toolchain.recorded(kernel.name, attempt.compiled),
     )
     return replace(facts, extras=extras)
+
+
+def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...]:
+    """The tensor maps that a launch makes: a matrix's place, and how Triton wants it copied."""
+    numbers = {param.name: number for number, param in enumerate(kernel.params)}
+    stated = attempt.compiled.facts.get("tensordesc_meta") or ()
+    made = []
+    for own, copied in zip(attempt.source.maps, stated, strict=True):
+        number = numbers[own.param]
+        dtype = kernel.params[number].dtype
+        strides = (own.stride * dtype.itemsize_bytes,)
+        swizzle = _SWIZZLE_BYTES[copied["swizzle"]]
+        box = tuple(int(side) for side in copied["block_size"])
+        made.append(TensorMapFacts(number, dtype, own.shape, strides, box, swizzle))
+    return tuple(made)
 
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 
 
@@ -52,12 +53,34 @@ class GuardAtom:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorMapFacts:
+    """A tensor map that a launch makes: hardware copies boxes of the matrix that a buffer holds.
+
+    `buffer` is the buffer's number among the kernel's. Axes are outermost first; the innermost one,
+    whose elements are neighbours, has no stride.
+
+    Units: `extents` and `box` in elements.
+    """
+
+    buffer: int
+    dtype: DType
+    extents: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle_bytes: int
+
+    def arguments(self) -> tuple[str, ...]:
+        """The words of the binary's arguments for the map: it, its extents and its strides."""
+        rank = len(self.extents)
+        return (TENSOR_MAP, *(MAP_EXTENT,) * rank, *(MAP_STRIDE,) * rank)
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFacts:
     """What a launch needs beyond the binary; zero or empty if it does not apply.
 
     `grid` is over the kernel's size symbols. `arguments` names the binary's arguments in order:
-    `buffer`, `size`, `scratch`, `threads`, and `workspace`: memory of the launch's own, of
-    `scratch_bytes` for each program.
+    `buffer`, `size`, `scratch`, `threads`, and the words of the `tensor_maps`.
 
     Units: `spills` in bytes per thread, `registers` per thread, `shared_bytes` per block.
     """
@@ -74,13 +97,13 @@ class LaunchFacts:
     local_bytes: int = 0
     arguments: tuple[str, ...] = ()
     extras: tuple[tuple[str, str], ...] = ()
+    tensor_maps: tuple[TensorMapFacts, ...] = ()
 
 
-WORKSPACE = "workspace"
-"""The argument of a kernel of the farm that needs memory. Clients that do not know it refuse it."""
+TENSOR_MAP, MAP_EXTENT, MAP_STRIDE = "tensor_map", "map_extent", "map_stride"
 SCRATCH_BYTES = "scratch_bytes_per_program"
-"""The extra launch fact of a kernel that needs memory: its last buffer, or its workspace, has so
-many bytes for each program of the grid."""
+"""The extra launch fact of a user's kernel that needs memory: its last buffer has so many bytes for
+each program of the grid."""
 
 
 def scratch_bytes(facts: LaunchFacts) -> int:

@@ -23,6 +23,7 @@ from kernelfarm.targets.contractions import BatchedProductFacts as BatchedProduc
 from kernelfarm.targets.contractions import ConvolutionFacts as ConvolutionFacts
 from kernelfarm.targets.contractions import FewRowFacts as FewRowFacts
 from kernelfarm.targets.contractions import FrozenProductFacts as FrozenProductFacts
+from kernelfarm.targets.contractions import ManyRowFacts as ManyRowFacts
 from kernelfarm.targets.contractions import ProductFacts as ProductFacts
 from kernelfarm.targets.contractions import ProductTimes as ProductTimes
 from kernelfarm.targets.contractions import SplitAttentionFacts as SplitAttentionFacts

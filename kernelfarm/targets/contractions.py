@@ -56,6 +56,25 @@ class FewRowFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ManyRowFacts:
+    """Products of more rows than `few_rows` has, on chips with instructions for matrices.
+
+    A kernel computes one of elements of `types` if that is expected to save time, because it
+    computes the points that follow it. The library computes `multiply_adds_per_byte` in the time in
+    which memory moves a byte; a kernel takes `kernel` times as long. Rows of both factors are
+    multiples of `row_bytes`, and have at least `least_terms` elements; results have at least
+    `least_columns` columns.
+    """
+
+    types: tuple[str, ...]
+    multiply_adds_per_byte: int
+    kernel: float
+    row_bytes: int
+    least_terms: int
+    least_columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class TileTimes:
     """How long a processor's library takes for products of one type that kernels compute in tiles.
 

@@ -16,6 +16,7 @@ from kernelfarm.targets.contractions import (
     ConvolutionFacts,
     FewRowFacts,
     FrozenProductFacts,
+    ManyRowFacts,
     ProductFacts,
     SplitAttentionFacts,
     TileFacts,
@@ -42,8 +43,8 @@ class TargetFacts:
     `name` is the descriptor (`cuda:sm_90a`), `arch` the toolchain's name of the chip. Kernels sort
     rows of up to `max_sorted_elems`, of any length if it is None. Without `channels_last`, every
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
-    without `few_rows` and `tiles`, the framework's library computes every product of matrices,
-    unless a request asks for kernels.
+    without `few_rows`, `many_rows` and `tiles`, the framework's library computes every product of
+    matrices, unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     Without `attention`, `split_attention`, `convolutions` and `batched_products`, the framework
@@ -63,6 +64,7 @@ class TargetFacts:
     channels_last: ChannelsLastFacts | None = None
     products: ProductFacts | None = None
     few_rows: FewRowFacts | None = None
+    many_rows: ManyRowFacts | None = None
     tiles: TileFacts | None = None
     frozen_products: FrozenProductFacts = _NO_FROZEN_PRODUCTS
     attention: AttentionFacts | None = None

@@ -284,6 +284,7 @@ class LaunchFacts(_message.Message):
     LOCAL_BYTES_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     EXTRAS_FIELD_NUMBER: _builtins.int
+    TENSOR_MAPS_FIELD_NUMBER: _builtins.int
     symbol: _builtins.str
     """Name of the symbol in the binary; never empty."""
     num_warps: _builtins.int
@@ -310,8 +311,11 @@ class LaunchFacts(_message.Message):
 
     @_builtins.property
     def arguments(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The arguments of the binary in order, one word each: `buffer`, `size`, `scratch`, `threads`;
-        empty if it takes none.
+        """The arguments of the binary in order, one word each; empty if it takes none. `buffer`: the
+        next buffer's address. `size`: the next size, int64. `scratch`: a null pointer. `threads`: the
+        number of threads. `tensor_map`: the next of `tensor_maps`, 128 bytes at a multiple of 64;
+        `map_extent` and `map_stride` behind it: its extents (int32), then its strides in elements
+        (int64), the innermost last.
         """
 
     @_builtins.property
@@ -319,6 +323,10 @@ class LaunchFacts(_message.Message):
         """Further facts of the vendor as text by name (`tiling`, `matrix_instructions`); empty is
         allowed.
         """
+
+    @_builtins.property
+    def tensor_maps(self) -> _containers.RepeatedCompositeFieldContainer[Global___TensorMap]:
+        """The tensor maps that the launch makes of buffers' addresses, in the order of the arguments."""
 
     def __init__(
         self,
@@ -335,14 +343,67 @@ class LaunchFacts(_message.Message):
         local_bytes: _builtins.int = ...,
         arguments: _abc.Iterable[_builtins.str] | None = ...,
         extras: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tensor_maps: _abc.Iterable[Global___TensorMap] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "extras", b"extras", "grid", b"grid", "local_bytes", b"local_bytes", "num_warps", b"num_warps", "rblock_elems", b"rblock_elems", "registers", b"registers", "shared_bytes", b"shared_bytes", "spills", b"spills", "symbol", b"symbol", "warp_size", b"warp_size", "xblock_elems", b"xblock_elems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "extras", b"extras", "grid", b"grid", "local_bytes", b"local_bytes", "num_warps", b"num_warps", "rblock_elems", b"rblock_elems", "registers", b"registers", "shared_bytes", b"shared_bytes", "spills", b"spills", "symbol", b"symbol", "tensor_maps", b"tensor_maps", "warp_size", b"warp_size", "xblock_elems", b"xblock_elems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LaunchFacts: _TypeAlias = LaunchFacts  # noqa: Y015
+
+@_typing.final
+class TensorMap(_message.Message):
+    """A tensor map of CUDA's driver (`cuTensorMapEncodeTiled`): hardware copies boxes of the matrix that
+    a buffer holds. What lies past the matrix's ends reads as zeros. Boxes are not interleaved.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BUFFER_FIELD_NUMBER: _builtins.int
+    DTYPE_FIELD_NUMBER: _builtins.int
+    EXTENTS_FIELD_NUMBER: _builtins.int
+    STRIDES_BYTES_FIELD_NUMBER: _builtins.int
+    BOX_FIELD_NUMBER: _builtins.int
+    SWIZZLE_BYTES_FIELD_NUMBER: _builtins.int
+    buffer: _builtins.int
+    """The buffer's number among the arguments that are buffers."""
+    dtype: _graph_pb2.Dtype.ValueType
+    """The type of the elements."""
+    swizzle_bytes: _builtins.int
+    """The bytes over which a box's rows are permuted in shared memory: 0, 32, 64 or 128."""
+    @_builtins.property
+    def extents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The extents of the matrix, outermost first: one to five."""
+
+    @_builtins.property
+    def strides_bytes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The steps along the axes but the innermost, whose elements are neighbours; bytes, multiples
+        of 16.
+        """
+
+    @_builtins.property
+    def box(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The extents of a box: 1 to 256 elements along each axis."""
+
+    def __init__(
+        self,
+        *,
+        buffer: _builtins.int = ...,
+        dtype: _graph_pb2.Dtype.ValueType = ...,
+        extents: _abc.Iterable[_builtins.int] | None = ...,
+        strides_bytes: _abc.Iterable[_builtins.int] | None = ...,
+        box: _abc.Iterable[_builtins.int] | None = ...,
+        swizzle_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TensorMap: _TypeAlias = TensorMap  # noqa: Y015
 
 @_typing.final
 class Artifact(_message.Message):

@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from kernelfarm.errors import MalformedMessageError
-from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject, LaunchFacts
+from kernelfarm.ir.artifact import (
+    MAP_EXTENT,
+    MAP_STRIDE,
+    TENSOR_MAP,
+    GuardAtom,
+    GuardOp,
+    GuardSubject,
+    LaunchFacts,
+    TensorMapFacts,
+)
 from kernelfarm.v1 import artifact_pb2 as pb
+from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
 from kernelfarm.wire.expr import exprs_from_proto, exprs_to_proto
 
 _OPS = {
@@ -19,6 +29,9 @@ _OPS = {
 _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
 # The grammar's other subjects are for guards of cache entries; a launch does not know them.
 _LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
+_MAP_WORDS = frozenset((TENSOR_MAP, MAP_EXTENT, MAP_STRIDE))
+# CUDA Driver API, cuTensorMapEncodeTiled; a kernel's arguments have extents of 32 bits.
+_MAX_RANK, _MAX_EXTENT, _MAX_BOX, _SWIZZLES = 5, (1 << 31) - 1, 256, (0, 32, 64, 128)
 
 
 def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
@@ -36,20 +49,69 @@ def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
         local_bytes=facts.local_bytes,
         arguments=facts.arguments,
         extras=dict(facts.extras),
+        tensor_maps=[_map_to_proto(made) for made in facts.tensor_maps],
     )
+
+
+def _map_to_proto(made: TensorMapFacts) -> pb.TensorMap:
+    return pb.TensorMap(
+        buffer=made.buffer,
+        dtype=dtype_to_proto(made.dtype),
+        extents=made.extents,
+        strides_bytes=made.strides_bytes,
+        box=made.box,
+        swizzle_bytes=made.swizzle_bytes,
+    )
+
+
+def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMapFacts:
+    where = f"launch facts, tensor map {index}"
+    made = TensorMapFacts(
+        message.buffer,
+        dtype_from_proto(message.dtype, where),
+        tuple(message.extents),
+        tuple(message.strides_bytes),
+        tuple(message.box),
+        message.swizzle_bytes,
+    )
+    rank = len(made.extents)
+    has_ranks = (len(made.strides_bytes), len(made.box)) == (rank - 1, rank)
+    has_sizes = all(0 < e <= _MAX_EXTENT for e in made.extents) and all(
+        0 < side <= _MAX_BOX for side in made.box
+    )
+    if made.buffer >= buffers or not 0 < rank <= _MAX_RANK or not has_ranks or not has_sizes:
+        raise MalformedMessageError(
+            f"{where}: {made}; expected a buffer below {buffers}, 1 to {_MAX_RANK} extents of 1 to"
+            f" {_MAX_EXTENT}, a stride less, and a box of 1 to {_MAX_BOX} along each axis"
+        )
+    if made.swizzle_bytes not in _SWIZZLES or any(s % 16 for s in made.strides_bytes):
+        raise MalformedMessageError(
+            f"{where}: strides {made.strides_bytes}, swizzle {made.swizzle_bytes}; expected"
+            f" multiples of 16 bytes, and one of {_SWIZZLES}"
+        )
+    return made
 
 
 def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
     """The launch facts of a message; extras are sorted by name.
 
     Raises:
-        MalformedMessageError: there is no symbol, or the grid has more than three axes.
+        MalformedMessageError: there is no symbol, the grid has more than three axes, or a tensor
+            map has other words among the arguments or cannot be made.
         InvalidGraphError: the grid has a division by a constant below 1.
     """
     if not message.symbol or len(message.grid) > 3:
         raise MalformedMessageError(
             f"launch facts: symbol {message.symbol!r} with {len(message.grid)} grid axes;"
             " expected a symbol and at most 3 axes"
+        )
+    buffers = sum(word == "buffer" for word in message.arguments)
+    maps = tuple(_map_from_proto(i, m, buffers) for i, m in enumerate(message.tensor_maps))
+    stated = tuple(word for word in message.arguments if word in _MAP_WORDS)
+    if stated != tuple(word for made in maps for word in made.arguments()):
+        raise MalformedMessageError(
+            f"launch facts: arguments {stated} for {len(maps)} tensor maps; expected each with its"
+            " extents and strides"
         )
     return LaunchFacts(
         symbol=message.symbol,
@@ -64,6 +126,7 @@ def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
         local_bytes=message.local_bytes,
         arguments=tuple(message.arguments),
         extras=tuple(sorted(message.extras.items())),
+        tensor_maps=maps,
     )
 
 

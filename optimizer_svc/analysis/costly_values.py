@@ -47,11 +47,12 @@ MAX_ADDED = 4
 MIN_ADDED_BYTES = 1 << 16
 """Results of fewer bytes are added by one kernel: a launch costs more than their memory."""
 
-_HEAVY_WORDS = (
+_FUNCTION_WORDS = (
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
     " atanh erf erfc sigmoid pow atan2 philox"
 )
-_HEAVY = frozenset(_HEAVY_WORDS.split())
+FUNCTION_OPS = frozenset(_FUNCTION_WORDS.split())
+"""Operations that take many instructions for an element."""
 WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
 """Prims for which one element needs many elements of the operand."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
@@ -186,7 +187,7 @@ def _cost(
     return _Cost(
         ops=total(cost.ops for cost in found) + int(node.op not in VIEW_OPS),
         reads=frozenset(reads),
-        heavy=total(cost.heavy for cost in found) + int(node.op in _HEAVY),
+        heavy=total(cost.heavy for cost in found) + int(node.op in FUNCTION_OPS),
     )
 
 

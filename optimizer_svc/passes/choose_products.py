@@ -7,6 +7,9 @@ a kernel is expected to take as long as for the next larger m, the library as lo
 smaller one. If only pointwise prims read the product, its kernel computes them, too, and the
 library's time includes another launch.
 
+On a GPU, more rows take the library about as long as a kernel. A kernel is taken if it saves more
+than it may lose: another kernel for the points that follow, which reads the product again.
+
 Processors compute products of more rows in register tiles, of f32 and, if they have instructions
 for it, of bf16. Their facts have the library's time in times of a kernel, from some m on. A product
 whose number of rows varies is judged by the m that is worst for kernels.
@@ -15,20 +18,22 @@ whose number of rows varies is judged by the m that is worst for kernels.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.panel_order import PanelOrder, panel_order
+from kernelfarm.ir.prims import CLIENT_OPS
 from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import FewRowFacts, ProductTimes, TargetFacts, TileTimes
+from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.costly_values import FUNCTION_OPS
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
-from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, outputs_read
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
 from optimizer_svc.analysis.product_operands import (
     BIASED_PRODUCT,
@@ -38,35 +43,21 @@ from optimizer_svc.analysis.product_operands import (
     product_of_node,
 )
 from optimizer_svc.analysis.product_slices import product_slices
+from optimizer_svc.analysis.product_times import (
+    ExpectedTimes,
+    expected_in_tiles,
+    expected_of_few_rows,
+    many_rows_refuse,
+    tile_times,
+    times_of,
+    times_text,
+)
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
 
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
-_NARROW = (DType.F16, DType.BF16)
-_VARYING_MAY_LOSE = 0.02
-"""The share of a kernel's time that it may lose with the worst number of rows, if that varies: what
-follows a product is fused with it. Intel with AVX-512, whose worst number loses 0.05: BERT-base
-with varying tokens took 1.2 times as long as in eager, GPT-2 and a Llama 0.97 and 1.01 times."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Expected:
-    """Expected times of a product, as multiples of one time, which `unit` names after them.
-
-    `after` is the time of the kernel after the library that a kernel of our own makes unnecessary.
-    A kernel is taken even if it loses up to the share `may_lose` of its time.
-    """
-
-    kernel: float
-    library: float
-    after: float = 0.0
-    unit: str = "in its times for one row"
-    may_lose: float = 0.0
-
-    @property
-    def is_kernel_faster(self) -> bool:
-        return self.kernel * (1 - self.may_lose) < self.library + self.after
+_MAX_VISITED = 64
 
 
 def choose_products(
@@ -115,9 +106,9 @@ class _Chooser:
         if isinstance(expected, Refused):
             self._refused[expected.reason] += 1
         elif expected.is_kernel_faster:
-            self._take(node, found, _times_text(expected))
+            self._take(node, found, times_text(expected))
         else:
-            self._note(node, "the framework", _times_text(expected))
+            self._note(node, "the framework", times_text(expected))
 
     def result(self) -> Products:
         """The choice, with its reasons."""
@@ -182,14 +173,16 @@ class _Chooser:
             return refused or tiled
         return by_rows if self._target.tiles is None else unknown
 
-    def _expected(self, node: Node, product: Product) -> _Expected | Refused:
+    def _expected(self, node: Node, product: Product) -> ExpectedTimes | Refused:
         """The times of a product, or why nothing is known about it."""
         kind = self._facts.types[product.weight]
         rows = node.types[0].shape[0]
         has_units = self._target.has_matrix_units
         if product.is_tiled and not has_units:
             return self._expected_in_tiles(node, product)
-        expected = _expected(rows.constant, kind, product, self._target)
+        if has_units and rows.constant > MAX_FEW_ROWS:
+            return self._expected_of_many_rows(node, product)
+        expected = expected_of_few_rows(rows.constant, kind, product, self._target)
         if isinstance(expected, Refused) or not has_units:
             return expected
         launch_bytes = self._target.memory.launch_bytes
@@ -199,7 +192,56 @@ class _Chooser:
         self._computed |= points
         return replace(expected, after=saves * launch)
 
-    def _expected_in_tiles(self, node: Node, product: Product) -> _Expected | Refused:
+    def _expected_of_many_rows(self, node: Node, product: Product) -> ExpectedTimes | Refused:
+        """The times of a product of many rows with the points that follow it, on a GPU."""
+        known = self._target.many_rows
+        if known is None:
+            return Refused(f"of more than {MAX_FEW_ROWS} rows, for which kernels were not timed")
+        x, weight = self._facts.types[product.x], self._facts.types[product.weight]
+        if (refused := many_rows_refuse(x, weight, node.types[0], known)) is not None:
+            return refused
+        view = self._facts.producers.get(product.x)
+        if view is not None and view.op == "permute":
+            return Refused("of a transposed matrix, for which kernels were not timed")
+        points = following_points(self._facts, node.results[0])
+        if not points or not points.isdisjoint(self._computed):
+            return Refused(f"of more than {MAX_FEW_ROWS} rows with nothing to compute behind them")
+        if self._are_functions_of_two(points, node.results[0]):
+            return Refused("before functions of another tensor, too, which fill the registers")
+        self._computed |= points
+        size = product_of(list(node.types[0].shape)).constant
+        product_bytes = size * x.shape[1].constant / known.multiply_adds_per_byte
+        result_bytes = size * weight.dtype.itemsize_bytes
+        saved = self._target.memory.launch_bytes + result_bytes * (2 - self._is_stored(node))
+        return ExpectedTimes(
+            known.kernel, 1.0, saved / product_bytes, "in times of the framework's"
+        )
+
+    def _are_functions_of_two(self, points: frozenset[int], product: int) -> bool:
+        """True if points compute functions, and read another tensor as large as the product."""
+        facts = self._facts
+        pending, seen = [*points], {*points, product}
+        has_functions = reads_another = False
+        while pending and len(seen) <= _MAX_VISITED:
+            node = facts.producers[pending.pop()]
+            spend()
+            has_functions |= node.op in FUNCTION_OPS
+            for value in {*operands(node)} - seen:
+                seen.add(value)
+                if not facts.is_storage(value):
+                    pending.append(value)
+                else:
+                    reads_another |= facts.numel(value) is facts.numel(product)
+        return has_functions and reads_another
+
+    def _is_stored(self, node: Node) -> bool:
+        """True if a product is in memory even if a kernel computes what follows it."""
+        result = node.results[0]
+        readers = self._facts.consumers.get(result, ())
+        is_read = any(self._facts.graph.nodes[at].op in CLIENT_OPS for at in readers)
+        return is_read or result in self._returned
+
+    def _expected_in_tiles(self, node: Node, product: Product) -> ExpectedTimes | Refused:
         """The times of a product in tiles on a processor: of rows that lie in memory as such.
 
         A gradient whose rows are summed for a bias is read twice if its product has a kernel.
@@ -210,7 +252,7 @@ class _Chooser:
         if are_rows_reduced(self._facts, node.results[0]):
             return Refused("whose rows are summed, which needs another kernel")
         kind, rows = self._facts.types[product.weight], node.types[0].shape[0]
-        return _expected_in_tiles(rows, kind, product, self._target)
+        return expected_in_tiles(rows, kind, product, self._target)
 
     def _take(self, node: Node, found: Product, reason: str) -> None:
         self._found[node.results[0]] = found
@@ -244,7 +286,9 @@ def _kernels_refuse(
         return Refused("of varying sizes")
     if is_empty((rows, *weight.shape)):
         return Refused("without terms or results")
-    if rows.constant <= most or (has_units and choice is ProductChoice.OWN):
+    is_asked_for = has_units and choice is ProductChoice.OWN
+    is_timed = target.many_rows is not None and product.integers is None
+    if rows.constant <= most or is_asked_for or is_timed:
         return None
     untimed = ", for which kernels were not timed" if has_units else ""
     return Refused(f"of more than {most} rows{untimed}")
@@ -283,95 +327,20 @@ def _panels_refuse(
 
 def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refused | None:
     """Why a processor computes no product of so many rows of 16 bits in tiles; None if it does."""
-    if _tile_times(dtype, target) is None:
+    if tile_times(dtype, target) is None:
         return Refused(f"of {dtype.value}, which the library computes faster")
     if rows.is_constant and rows.constant < LEAST_NARROW_ROWS:
         return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows")
     return None
 
 
-def _tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
-    if target.tiles is None:
-        return None
-    known = target.tiles
-    return {DType.F32: known.f32, DType.BF16: known.bf16, DType.F16: known.f16}.get(dtype)
-
-
 def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:
     """The most rows of such products by kernels; None if the target has none."""
     if target.has_matrix_units:
         return MAX_FEW_ROWS if target.multiplies(dtype.value) else None
-    times = None if target.few_rows is None else _times(dtype, target.few_rows, product)
+    times = None if target.few_rows is None else times_of(dtype, target.few_rows, product)
     return max((int(m) for m, _ in times.kernel), default=None) if times else None
 
 
-def _expected(
-    rows: int, weight: TensorType, product: Product, target: TargetFacts
-) -> _Expected | Refused:
-    """The times of a product without other kernels."""
-    times = None if target.few_rows is None else _times(weight.dtype, target.few_rows, product)
-    if times is None:
-        return Refused("of a kind that was not measured")
-    units, itemsize_bytes = target.products, weight.dtype.itemsize_bytes
-    if units is not None and weight.shape[-1].constant * itemsize_bytes % units.row_bytes:
-        return Refused(f"by weights with rows of no multiple of {units.row_bytes} bytes")
-    if product_of(list(weight.shape)).constant * itemsize_bytes < times.min_weight_bytes:
-        return Refused(f"by weights of less than {times.min_weight_bytes} bytes")
-    if rows > 1 and weight.shape[-1].constant % times.row_terms:
-        return Refused(f"by weights whose rows are no multiple of {times.row_terms} terms")
-    kernel = [(int(m), time) for m, time in times.kernel if int(m) >= rows]
-    library = [(int(m), time) for m, time in times.library if int(m) <= rows]
-    if not kernel or not library:
-        return Refused("of a number of rows that was not measured")
-    return _Expected(min(kernel)[1], max(library)[1])
-
-
-def _expected_in_tiles(
-    rows: Expr, weight: TensorType, product: Product, target: TargetFacts
-) -> _Expected | Refused:
-    """The times of a product in tiles on a processor."""
-    tiles = _tile_times(weight.dtype, target)
-    if tiles is None:
-        return Refused("of a kind that was not measured")
-    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
-    if size_bytes < tiles.min_weight_bytes:
-        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
-    times = tiles.library_columns if product.has_columns else tiles.library
-    unit = "as multiples of a kernel's"
-    if not rows.is_constant:
-        if not times:
-            return Refused("of a varying number of rows, for which kernels were not timed")
-        least = min(time for _, time in times)
-        unit = f"{unit}, for the number of rows with the least"
-        return _Expected(1.0, least, unit=unit, may_lose=_VARYING_MAY_LOSE)
-    library = [(int(m), time) for m, time in times if int(m) <= rows.constant]
-    if not library:
-        return Refused("of a number of rows that was not measured")
-    return _Expected(1.0, max(library)[1], unit=unit)
-
-
-def _refused(found: _Expected | Refused) -> Refused | None:
+def _refused(found: ExpectedTimes | Refused) -> Refused | None:
     return found if isinstance(found, Refused) else None
-
-
-def _times(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:
-    if dtype is DType.F32 and product.integers is None:
-        return known.wide_columns if product.has_columns else known.wide
-    if dtype not in (*_NARROW, DType.F32):
-        return None
-    if product.integers is not None and product.integers.order.count == 1:
-        return known.integers if product.integers.has_rows else None
-    if product.integers is not None:
-        has_rows = product.integers.has_rows
-        return known.shared_integers if has_rows else known.shared_integer_columns
-    if product.has_columns:
-        return known.narrow_columns
-    return known.paired if dtype is DType.BF16 and known.paired is not None else known.narrow
-
-
-def _times_text(expected: _Expected) -> str:
-    after = f" and {expected.after:.2f} for a kernel after it" if expected.after else ""
-    return (
-        f"expected times are {expected.kernel:.3g} for a kernel, {expected.library:.3g} for the"
-        f" framework{after}, {expected.unit}"
-    )

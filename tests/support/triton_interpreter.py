@@ -88,7 +88,7 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     exec(compile(source.text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
     grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
-    given = (*tensors, *case.sizes)
+    given = (*tensors, *case.sizes, *_maps(source, tensors))
     named = dict(source.constexprs)
     if source.signature:  # a constant may stand between the arguments of a launch
         launched = [name for name, kind in source.signature if kind != "constexpr"]
@@ -100,6 +100,23 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     return tuple(
         _to_numpy(tensor, array) for tensor, array in zip(tensors, case.buffers, strict=True)
     )
+
+
+def _maps(source: TritonSource, tensors: list[Any]) -> list[Any]:
+    """The tensor maps among a launch's arguments."""
+    from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: PLC0415
+
+    names = [name for name, _ in source.signature]
+    sizes: dict[str, Any] = dict(source.constexprs)
+    return [
+        TensorDescriptor(
+            tensors[names.index(f"{made.param}_ptr")],
+            list(made.shape),
+            [made.stride, 1],
+            [sizes[side] for side in made.sides],
+        )
+        for made in source.maps
+    ]
 
 
 def _to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:

@@ -26,6 +26,7 @@ from codegen_svc.emitters.triton.row_blocks import as_rows
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
+from codegen_svc.emitters.triton.tensor_maps import TensorMap, product_maps
 from codegen_svc.emitters.triton.tiling import Tiling
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
@@ -51,13 +52,17 @@ _STEP = "    "
 
 @dataclass(frozen=True, slots=True)
 class TritonSource:
-    """A module's text, with function name, argument types and block sizes for its compilation."""
+    """A module's text, with function name, argument types and block sizes for its compilation.
+
+    `maps` are the tensor maps among the arguments, in order.
+    """
 
     name: str
     text: str
     signature: tuple[tuple[str, str], ...]
     constexprs: tuple[tuple[str, Value], ...]
     notes: tuple[str, ...]
+    maps: tuple[TensorMap, ...] = ()
 
 
 def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSource:
@@ -76,12 +81,13 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         block = make_block(as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
         lines, dtypes = _block_lines(block), block.dtypes
     check_float8_is_storage(kernel, dtypes, rules.target)
-    signature, constexprs = _signature(kernel, tiling, rules)
+    maps = product_maps(kernel) if tiling.has_maps else ()
+    signature, constexprs = _signature(kernel, tiling, rules, maps)
     function = _function_lines(kernel, signature, lines)
     text = "\n".join(
         [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
     )
-    return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel))
+    return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel), maps)
 
 
 def _block_lines(block: Block) -> list[str]:
@@ -114,7 +120,7 @@ def _check_names(kernel: Kernel) -> None:
 
 
 def _signature(
-    kernel: Kernel, tiling: Tiling, rules: ScalarRules
+    kernel: Kernel, tiling: Tiling, rules: ScalarRules, maps: tuple[TensorMap, ...]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, int], ...]]:
     constexprs = [("XBLOCK", tiling.xblock)]
     if tiling.xsub != tiling.xblock:
@@ -127,8 +133,15 @@ def _signature(
         constexprs.append(("PROGRAMS", tiling.programs))
     signature = [(f"{p.name}_ptr", pointer_type(p.dtype, rules.target)) for p in kernel.params]
     signature += [(size.name, "i64") for size in kernel.sizes]
+    signature += [(m.name, _map_type(m, signature, dict(constexprs))) for m in maps]
     signature += [(name, "constexpr") for name, _ in constexprs]
     return tuple(signature), tuple(constexprs)
+
+
+def _map_type(made: TensorMap, signature: list[tuple[str, str]], sizes: dict[str, int]) -> str:
+    """The type of a tensor map that copies blocks of some sizes, as Triton names it."""
+    element = dict(signature)[f"{made.param}_ptr"].removeprefix("*")
+    return f"tensordesc<{element}[{sizes[made.sides[0]]},{sizes[made.sides[1]]}]>"
 
 
 def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:

@@ -2,6 +2,9 @@
 
 A tensor map is a descriptor of a whole matrix. The hardware copies a block of it to shared memory
 for one thread, and gives zeros past the matrix's ends. Rows must begin at multiples of 16 bytes.
+
+A launch makes the maps of its buffers and passes them behind its buffers and sizes. On an H200,
+kernels that make them themselves take 1 to 2 microseconds more.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.ir.algebra.expr import ZERO, Expr
-from kernelfarm.ir.contractions import Contraction
+from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel, Load
 
 _ROW_BYTES = 16
@@ -20,6 +23,8 @@ _MAP_TYPE_BYTES = 2
 class TensorMap:
     """A factor's matrix; `is_turned` if its rows lie along the second axis of the factor's block.
 
+    `sides` are the names of the sides of a block of the matrix.
+
     Units: `stride` in elements.
     """
 
@@ -27,11 +32,18 @@ class TensorMap:
     shape: tuple[int, int]
     stride: int
     is_turned: bool
+    sides: tuple[str, str]
 
     @property
     def name(self) -> str:
         """The descriptor's name in Triton's text."""
         return f"{self.param}_map"
+
+
+def product_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
+    """The tensor maps of a product in the order of a launch's arguments."""
+    found = find_contraction(kernel, ALL_FACTORS)
+    return () if found is None else tuple(tensor_maps(kernel, found).values())
 
 
 def tensor_maps(kernel: Kernel, found: Contraction) -> dict[int, TensorMap]:
@@ -43,15 +55,15 @@ def tensor_maps(kernel: Kernel, found: Contraction) -> dict[int, TensorMap]:
     inner = kernel.reduction[0]
     maps: dict[int, TensorMap] = {}
     for product_sum in found.sums:
-        for number, first, second in (
-            (product_sum.left, found.rows[0], inner),
-            (product_sum.right, inner, found.columns[0]),
+        for number, (first, second), sides in (
+            (product_sum.left, (found.rows[0], inner), ("XBLOCK", "KBLOCK")),
+            (product_sum.right, (inner, found.columns[0]), ("KBLOCK", "RBLOCK")),
         ):
             load = kernel.body[number]
             if not isinstance(load, Load) or load.mask is not None:
                 return {}
             extents = (first.extent.as_int(), second.extent.as_int())
-            made = _map(load, (first.name, second.name), extents)
+            made = _map(load, (first.name, second.name), extents, sides)
             if made is None or kernel.param(load.param).dtype.itemsize_bytes != _MAP_TYPE_BYTES:
                 return {}
             maps[number] = made
@@ -59,7 +71,9 @@ def tensor_maps(kernel: Kernel, found: Contraction) -> dict[int, TensorMap]:
     return maps if len(set(params)) == len(params) else {}
 
 
-def _map(load: Load, axes: tuple[str, str], extents: tuple[int, int]) -> TensorMap | None:
+def _map(
+    load: Load, axes: tuple[str, str], extents: tuple[int, int], sides: tuple[str, str]
+) -> TensorMap | None:
     strides = _strides(load.index, axes)
     if strides is None:
         return None
@@ -68,7 +82,8 @@ def _map(load: Load, axes: tuple[str, str], extents: tuple[int, int]) -> TensorM
     outer, inner = (strides[1], strides[0]) if is_turned else strides
     if inner != 1 or outer < shape[1] or outer * _MAP_TYPE_BYTES % _ROW_BYTES:
         return None
-    return TensorMap(load.param, shape, outer, is_turned)
+    along = (sides[1], sides[0]) if is_turned else sides
+    return TensorMap(load.param, shape, outer, is_turned, along)
 
 
 def _strides(index: Expr, axes: tuple[str, str]) -> tuple[int, int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 import re
 from functools import lru_cache, partial
 from typing import Any
@@ -12,9 +11,10 @@ import torch
 
 from kernelfarm.client.loaders.contract import BoundKernel, LaunchCall, LaunchTimer, LoadedKernel
 from kernelfarm.client.loaders.cuda_timer import CudaTimer
+from kernelfarm.client.loaders.tensor_maps import BufferMap, MapEncoder
 from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
-from kernelfarm.ir.artifact import WORKSPACE, LaunchFacts, scratch_bytes
+from kernelfarm.ir.artifact import MAP_EXTENT, MAP_STRIDE, TENSOR_MAP, LaunchFacts, TensorMapFacts
 from kernelfarm.targets import all_targets
 
 _DRIVER = "libcuda.so.1"
@@ -106,9 +106,7 @@ class CudaLoader:
 
     def timer(self) -> LaunchTimer:
         """A timer by the device's events."""
-        version = ctypes.c_int()
-        _check(_driver().cuDriverGetVersion(ctypes.byref(version)))
-        major, minor = divmod(version.value, 1000)
+        major, minor = divmod(_driver_version(), 1000)
         return CudaTimer(self._index, f"{major}.{minor // 10}")
 
     def context(self) -> int:
@@ -130,25 +128,33 @@ class _CudaKernel:
         if 0 in grid:
             return lambda table, stream: _launch_nothing
         extents = ((*grid, 1, 1)[:3], (facts.num_warps * facts.warp_size, 1, 1))
-        arguments = _Arguments(facts, sizes)
-        workspace_bytes = scratch_bytes(facts) * math.prod(grid)
+        arguments = _Arguments(facts, sizes, _map_encoder() if facts.tensor_maps else None)
         launch_in = _driver().cuLaunchKernelEx
         function = ctypes.c_void_p.from_param(self._function.value)
 
         def bound(table: int, stream: int) -> LaunchCall:
             config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
-            pointers = arguments.of_table(table, self._workspace(workspace_bytes))
+            pointers, maps = arguments.of_table(table)
             # Objects that ctypes need not convert at a launch; `byref` holds a reference. A launch
-            # is one call of the driver, without a frame of Python.
-            return partial(launch_in, ctypes.byref(config), function, ctypes.byref(pointers), None)
+            # is one call of the driver, without a frame of Python if no map follows an address.
+            launch = partial(
+                launch_in, ctypes.byref(config), function, ctypes.byref(pointers), None
+            )
+            return _following(maps, launch) if maps else launch
 
         return bound
 
-    def _workspace(self, size_bytes: int) -> torch.Tensor | None:
-        """The memory of a kernel beside its buffers, for launches on one stream, one by one."""
-        if WORKSPACE not in self._facts.arguments:
-            return None
-        return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{self._index}")
+
+def _following(maps: list[BufferMap], launch: LaunchCall) -> LaunchCall:
+    """A launch behind a look at the addresses of its tensor maps."""
+
+    def run() -> int:
+        for made in maps:
+            if made.place.value != made.address and (status := made.follow()) != _SUCCESS:
+                return status
+        return launch()
+
+    return run
 
 
 def _launch_nothing() -> int:
@@ -171,16 +177,22 @@ class _LaunchConfig(ctypes.Structure):
 class _Arguments:
     """The arguments of a launch: an array with a pointer to each value."""
 
-    def __init__(self, facts: LaunchFacts, sizes: tuple[int, ...]) -> None:
-        self._words = facts.arguments
+    def __init__(
+        self, facts: LaunchFacts, sizes: tuple[int, ...], encoder: MapEncoder | None = None
+    ) -> None:
+        """`encoder` makes the tensor maps, if there are some."""
+        self._encoder = encoder
+        self._words, self._maps = facts.arguments, facts.tensor_maps
         self._sizes = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._null = ctypes.c_void_p(None)
 
-    def of_table(self, table: int, workspace: torch.Tensor | None = None) -> Any:
-        """The array for the buffers of a pointer table and the kernel's own memory."""
-        own = ctypes.c_void_p(None if workspace is None else workspace.data_ptr())
+    def of_table(self, table: int) -> tuple[Any, list[BufferMap]]:
+        """The array for the buffers of a pointer table, and the tensor maps that it has."""
         buffers, sizes = table, ctypes.addressof(self._sizes)
-        values = []
+        values: list[int] = []
+        maps = [] if self._encoder is None else [self._map(table, made) for made in self._maps]
+        numbers = [number for made in maps for number in made.numbers()]
+        left, own = iter(maps), iter(numbers)
         for word in self._words:
             if word == "buffer":
                 values.append(buffers)
@@ -188,18 +200,46 @@ class _Arguments:
             elif word == "size":
                 values.append(sizes)
                 sizes += ctypes.sizeof(ctypes.c_int64)
-            elif word == WORKSPACE:
-                values.append(ctypes.addressof(own))
+            elif word == TENSOR_MAP:
+                values.append(next(left).memory)
+            elif word in (MAP_EXTENT, MAP_STRIDE):
+                values.append(ctypes.addressof(next(own)))
             elif word == "scratch":
                 values.append(ctypes.addressof(self._null))
             else:
                 raise MalformedMessageError(
-                    f"argument {word!r}; expected buffer, size, scratch or {WORKSPACE}"
+                    f"argument {word!r}; expected buffer, size, scratch or {TENSOR_MAP}"
                 )
         pointers = (ctypes.c_void_p * len(values))(*values)
         # What holds the array holds what it points to.
-        pointers.owner = (self, own, workspace)  # type: ignore[attr-defined]
-        return pointers
+        pointers.owner = (self, maps, numbers)  # type: ignore[attr-defined]
+        return pointers, maps
+
+    def _map(self, table: int, made: TensorMapFacts) -> BufferMap:
+        assert self._encoder is not None  # only launches with an encoder have maps
+        return BufferMap(made, table + made.buffer * _POINTER_BYTES, self._encoder)
+
+
+@lru_cache(maxsize=1)
+def _map_encoder() -> MapEncoder:
+    """The driver's maker of tensor maps, which needs no context.
+
+    Raises:
+        UnavailableError: the driver is older than tensor maps.
+    """
+    encode = getattr(_driver(), "cuTensorMapEncodeTiled", None)
+    if encode is None:
+        raise UnavailableError(
+            f"{_DRIVER} has no tensor maps; install NVIDIA's driver 525 or later"
+        )
+    return MapEncoder(encode, _driver_version())
+
+
+def _driver_version() -> int:
+    """The newest CUDA that the driver knows, such as 13010 for 13.1."""
+    version = ctypes.c_int()
+    _check(_driver().cuDriverGetVersion(ctypes.byref(version)))
+    return version.value
 
 
 @lru_cache(maxsize=1)

@@ -103,7 +103,8 @@ def test_products_use_the_chips_instructions_for_matrices(
         text = disassembled(built, target, tmp_path)
         has_maps = shape == "many rows" and gpu.has_tensor_maps and built is aligned
         assert ("UTMALDG" in text) == has_maps
-        assert ("workspace" in built.launch.arguments) == has_maps
+        assert ("tensor_map" in built.launch.arguments) == has_maps
+        assert len(built.launch.tensor_maps) == 2 * has_maps
         assert ("buffer_load" in text) == (built.binary_stage == "hsaco")
         assert re.search(rf"\b{INSTRUCTIONS[target][size]}", text), target
         assert_in_facts(dict(built.launch.extras)["matrix_instructions"], gpu)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.algebra.expr import ONE, ceil_div, symbol
 from kernelfarm.ir.artifact import (
@@ -14,6 +15,7 @@ from kernelfarm.ir.artifact import (
     GuardSubject,
     LaunchFacts,
     StageText,
+    TensorMapFacts,
 )
 from kernelfarm.v1 import artifact_pb2 as pb
 from kernelfarm.wire import (
@@ -40,8 +42,9 @@ BUILT = BuiltKernel(
         xblock_elems=4,
         rblock_elems=128,
         local_bytes=2**40,
-        arguments=("buffer", "size"),
+        arguments=("buffer", "size", "tensor_map", *(("map_extent",) * 2), *(("map_stride",) * 2)),
         extras=(("a", "1"), ("b", "2")),
+        tensor_maps=(TensorMapFacts(0, DType.BF16, (512, 64), (128,), (128, 64), 128),),
     ),
     guard=tuple(
         GuardAtom(subject, name, op, 16)
@@ -88,6 +91,12 @@ def test_a_damaged_content_is_refused() -> None:
         (lambda a: setattr(a, "binary_stage", "so"), "'so'; expected one of ttir, cubin"),
         (lambda a: setattr(a.stages[0].blob, "sha256", b"x"), "stage ttir: 1 bytes"),
         (lambda a: setattr(a.launch, "symbol", ""), "symbol ''"),
+        (lambda a: setattr(a.launch.tensor_maps[0], "buffer", 1), "expected a buffer below 1"),
+        (lambda a: a.launch.tensor_maps[0].extents.append(2), "a stride less"),
+        (lambda a: a.launch.tensor_maps[0].box.pop(), "and a box of 1 to 256 along each axis"),
+        (lambda a: setattr(a.launch.tensor_maps[0], "swizzle_bytes", 48), "swizzle 48; expected"),
+        (lambda a: a.launch.arguments.pop(), "expected each with its extents and strides"),
+        (lambda a: a.launch.tensor_maps.pop(), "for 0 tensor maps"),
     ],
 )
 def test_an_unusable_artifact_is_refused(

@@ -330,8 +330,11 @@ def test_kernels_compute_many_rows_if_the_request_asks_for_it() -> None:
     many = BIASED.replace("[4, ", "[2048, ")
     (found,) = by_kernels(many, target_facts("cuda:sm_80"), ProductChoice.OWN)
     assert found.slices == 1
+    ampere = target_facts("cuda:sm_80")
+    assert not by_kernels(many, ampere)
+    (found,) = by_kernels(many, ampere, ProductChoice.OWN)
     assert choose_products(parse_graph(many), HOPPER).notes == (
-        "products by the framework: 1 of more than 64 rows, for which kernels were not timed",
+        "products by the framework: 1 of more than 64 rows with nothing to compute behind them",
     )
 
 
@@ -385,6 +388,57 @@ def test_a_kernel_that_is_saved_counts_as_time_of_the_library() -> None:
         "bf16[4] = convert(%6; dtype=bf16)\nreturn %7: bf16[4]@[1]",
     )
     assert "for a kernel after it" not in notes(reduced)
+
+
+def test_a_gpu_computes_many_rows_by_a_kernel_if_that_saves_another_kernel() -> None:
+    many = GELU.replace("[4, ", "[2048, ")
+    (note,) = choose_products(parse_graph(many), HOPPER).notes
+    assert note == (
+        "product: 2048 x 1024 (node 1) by a kernel: expected times are 1.04 for a kernel, 1 for the"
+        " framework and 0.32 for a kernel after it, in times of the framework's"
+    )
+    # The saved kernel is a small part of a sum of many terms.
+    long = GELU.replace("[4, ", "[1000, ").replace("2048", "65536")
+    (note,) = choose_products(parse_graph(long), HOPPER).notes
+    assert "by the framework: expected times are 1.04 for a kernel, 1 for the framework" in note
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("bf16", "f16", None),
+        ("2048]@[2048, 1]", "2044]@[2044, 1]", "by factors with rows of no multiple of 16 bytes"),
+        ("2048]@[2048, 1]", "32]@[32, 1]", "of less than 64 terms or 64 columns"),
+        ("1024", "32", "of less than 64 terms or 64 columns"),
+    ],
+)
+def test_many_rows_are_of_kinds_that_were_timed(old: str, new: str, reason: str | None) -> None:
+    many = GELU.replace("[4, ", "[512, ").replace(old, new)
+    terms = new.partition("]")[0]
+    if terms.isdigit() and old.startswith("2048"):
+        many = many.replace("bf16[2048, 1024]", f"bf16[{terms}, 1024]")
+    (note,) = choose_products(parse_graph(many), HOPPER).notes
+    assert (reason or "by a kernel") in note
+
+
+def test_many_rows_before_functions_of_another_tensor_are_the_library_s() -> None:
+    many = GELU.replace("[4, ", "[2048, ").replace(
+        "%6: f32[2048, 1024] = tanh(%5)",
+        """\
+%8: bf16[2048, 1024]@[1024, 1] = input "other"
+%9: f32[2048, 1024] = convert(%8; dtype=f32)
+%10: f32[2048, 1024] = tanh(%9)
+%6: f32[2048, 1024] = mul(%5, %10)""",
+    )
+    head, _, body = many.partition("%3:")
+    line = '%8: bf16[2048, 1024]@[1024, 1] = input "other"\n'
+    many = head + line + "%3:" + body.replace(line, "")
+    assert choose_products(parse_graph(many), HOPPER).notes == (
+        "products by the framework: 1 before functions of another tensor, too, which fill the"
+        " registers",
+    )
+    added = many.replace("%10: f32[2048, 1024] = tanh(%9)", "%10: f32[2048, 1024] = neg(%9)")
+    assert by_kernels(added)
 
 
 GATED = """\

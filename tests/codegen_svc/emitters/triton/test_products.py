@@ -175,8 +175,13 @@ def test_plain_matrices_are_loaded_by_tensor_maps() -> None:
     assert tiling is not None
     assert (tiling.has_maps, tiling.programs) == (True, 132)
     assert program_count(kernel, tiling).as_int() == 132
-    text = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
-    assert "tl.make_tensor_descriptor(in1_ptr, [4096, 512], [512, 1], [RBLOCK, KBLOCK])" in text
+    source = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel))
+    text = source.text
+    assert ("in1_map", "tensordesc<bf16[256,64]>") in source.signature
+    assert [(m.param, m.shape, m.stride) for m in source.maps] == [
+        ("in0", (4096, 512), 512),
+        ("in1", (4096, 512), 512),
+    ]
     assert "in1_map.load([roffset, koffset]).T" in text
     assert "tl.load" not in text
 

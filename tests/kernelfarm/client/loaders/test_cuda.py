@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import pytest
-import torch
 
-from kernelfarm.client.loaders.cuda import _Arguments, best_target
+from kernelfarm.client.loaders.cuda import _Arguments, _following, best_target
+from kernelfarm.client.loaders.tensor_maps import BufferMap, MapEncoder
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
-from kernelfarm.ir.artifact import LaunchFacts
+from kernelfarm.ir.artifact import LaunchFacts, TensorMapFacts
 
 
 @pytest.mark.parametrize(
@@ -27,17 +29,110 @@ def test_gpus_get_the_newest_target_that_they_run(capability, target):
     assert best_target(*capability, targets) == target
 
 
-def test_a_kernel_gets_its_buffers_then_its_sizes_then_its_own_memory():
-    words = ("buffer", "buffer", "size", "workspace", "scratch")
+MAP = TensorMapFacts(1, DType.BF16, (512, 64), (256,), (128, 32), 64)
+
+
+class Driver:
+    """Stands in for `cuTensorMapEncodeTiled` of NVIDIA's driver: a map holds what it was given."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[object]] = []
+        self.status = 0
+
+    def encode(self, memory: ctypes.c_void_p, *given: ctypes._SimpleCData[int]) -> int:
+        """Writes the matrix's address into each word of the map."""
+        values = [[*v] if isinstance(v, ctypes.Array) else v.value for v in given]
+        self.calls.append(values)
+        assert memory.value is not None and memory.value % 64 == 0
+        (ctypes.c_uint64 * 16).from_address(memory.value)[:] = [
+            (1 << 21) | (given[2].value << 32)
+        ] * 16
+        return self.status
+
+
+def bound(driver: Driver, version: int = 13020) -> tuple[ctypes.Array[ctypes.c_uint64], BufferMap]:
+    """A pointer table with two buffers, and the map of the second one."""
+    table = (ctypes.c_uint64 * 2)(0x1000, 0x2000)
+    encoder = MapEncoder(driver.encode, version)
+    return table, BufferMap(MAP, ctypes.addressof(table) + 8, encoder)
+
+
+def words(made: BufferMap) -> list[int]:
+    """The 16 words of a map."""
+    return [*(ctypes.c_uint64 * 16).from_address(made.memory)]
+
+
+def test_a_kernel_gets_its_buffers_then_its_sizes_then_its_maps() -> None:
+    order = ("buffer", "buffer", "size", *MAP.arguments(), "scratch")
     table = (ctypes.c_uint64 * 3)(11, 22, 33)
-    own = torch.empty(512, dtype=torch.uint8)
-    arguments = _Arguments(LaunchFacts("f", arguments=words), (7,))
-    passed = arguments.of_table(ctypes.addressof(table), own)
-    values = [ctypes.c_uint64.from_address(address).value for address in passed]
-    assert values == [11, 22, 7, own.data_ptr(), 0]
+    facts = LaunchFacts("f", arguments=order, tensor_maps=(MAP,))
+    arguments = _Arguments(facts, (7,), MapEncoder(Driver().encode, 13020))
+    passed, (made,) = arguments.of_table(ctypes.addressof(table))
+    kinds = [ctypes.c_uint64] * 4 + [ctypes.c_int32] * 2 + [ctypes.c_int64] * 2 + [ctypes.c_uint64]
+    values = [kind.from_address(at).value for kind, at in zip(kinds, passed, strict=True)]
+    assert values[:3] == [11, 22, 7]
+    assert (passed[3], made.place.value) == (made.memory, 22)
+    assert values[4:] == [512, 64, 128, 1, 0]
+
+
+def test_a_map_has_what_the_driver_asks_for_innermost_first() -> None:
+    driver = Driver()
+    _, made = bound(driver)
+    assert made.follow() == 0
+    assert driver.calls == [[9, 2, 0x2000, [64, 512], [256], [32, 128], [1, 1], 0, 2, 2, 0]]
+    assert made.memory % 64 == 0
+
+
+def test_a_map_follows_its_buffer_s_address_and_is_made_once_for_each() -> None:
+    driver = Driver()
+    table, made = bound(driver)
+    for address in (0x3000, 0x4000, 0x3000, 0x4000):
+        table[1] = address
+        assert made.follow() == 0
+        assert made.address == address
+        assert {word >> 32 for word in words(made)} == {address}
+    assert len(driver.calls) == 2
+    for address in range(0x5000, 0x5000 + 64 * 16, 16):  # no more of them are kept than a few
+        table[1] = address
+        made.follow()
+    assert len(made._known) <= 16
+
+
+def test_a_map_that_the_driver_refuses_is_not_launched() -> None:
+    driver = Driver()
+    driver.status = 1
+    _, made = bound(driver)
+    launched: list[int] = []
+    launch = _following([made], lambda: launched.append(1) or 0)
+    assert launch() == 1
+    assert not launched
+    driver.status = 0
+    assert launch() == 0
+    assert launch() == 0
+    assert (len(launched), len(driver.calls)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "extents", "is_cleared"),
+    [
+        (13010, (512, 64), True),
+        (13020, (512, 64), False),
+        (13010, (1024, 64), False),
+    ],
+)
+def test_older_drivers_need_a_bit_cleared_in_maps_of_small_matrices(version, extents, is_cleared):
+    facts = replace(MAP, extents=extents)
+    status, made = MapEncoder(Driver().encode, version).made(facts, 0x2000)
+    second = int.from_bytes(made[8:16], "little")
+    assert (status, second & 1 << 21) == (0, 0 if is_cleared else 1 << 21)
+
+
+def test_a_map_of_a_type_that_the_driver_lacks_is_refused() -> None:
+    with pytest.raises(MalformedMessageError, match="tensor map of bool; expected f16, bf16"):
+        MapEncoder(Driver().encode, 13020).made(replace(MAP, dtype=DType.BOOL), 0)
 
 
 def test_an_unknown_argument_is_refused():
     arguments = _Arguments(LaunchFacts("f", arguments=("buffer", "texture")), ())
-    with pytest.raises(MalformedMessageError, match="expected buffer, size, scratch or workspace"):
+    with pytest.raises(MalformedMessageError, match="expected buffer, size, scratch or tensor_map"):
         arguments.of_table(0)
