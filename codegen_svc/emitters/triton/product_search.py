@@ -28,6 +28,8 @@ _WARPS = (4, 8)
 _STAGES = (2, 3, 4, 5)
 # Judgement: half of the registers of a thread hold sums.
 _ACCUMULATED_SHARE = 2
+# Of sm_90a's 255 registers of a thread: with 128 sums, or more loads, all of 8 tiles spilled.
+_LOADED_ELEMS = 64
 # Judgement: a load from memory on its way through the second-level cache.
 _LATENCY_CYCLES = 800
 # Judgement: instructions of one warp reach so much of the rate where groups of warps have others.
@@ -69,6 +71,15 @@ def fits_chip(found: Contraction, tiling: Tiling, gpu: GpuFacts) -> bool:
         and threads <= gpu.max_threads_per_block
         and held * _ACCUMULATED_SHARE <= threads * (gpu.max_registers + 1)
     )
+
+
+def fits_registers(found: Contraction, tiling: Tiling, gpu: GpuFacts) -> bool:
+    """True if loads of single elements, whose values wait in registers, leave room for the sums."""
+    threads = tiling.num_warps * gpu.warp_size
+    left, right = ({getattr(s, side) for s in found.sums} for side in ("left", "right"))
+    points = (len(left) * tiling.xblock + len(right) * tiling.rblock) * tiling.kblock
+    held = len(found.sums) * tiling.xblock * tiling.rblock
+    return points <= _LOADED_ELEMS * threads and held <= _LOADED_ELEMS * threads
 
 
 def many_row_tilings(

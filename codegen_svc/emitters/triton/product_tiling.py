@@ -12,7 +12,11 @@ from dataclasses import replace
 
 from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
-from codegen_svc.emitters.triton.product_search import fits_chip, many_row_tilings
+from codegen_svc.emitters.triton.product_search import (
+    fits_chip,
+    fits_registers,
+    many_row_tilings,
+)
 from codegen_svc.emitters.triton.tensor_maps import tensor_maps
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
@@ -50,11 +54,15 @@ def product_tiling(
 ) -> Tiling | None:
     """The tile for a product, or the one that is `level` steps worse; None if there is none.
 
-    `is_aligned`: all buffers begin at multiples of 16 bytes, as tensor maps need it.
+    `is_aligned`: all buffers begin at multiples of 16 bytes, as tensor maps and wide loads need it.
     """
     rows = static_numel(found.rows)
     if rows is None or rows > _FEW_ROWS:
         found_tilings = many_row_tilings(kernel, found, target, index_bits)
+        if not is_aligned:
+            gpu = target.section(GpuFacts)
+            light = tuple(t for t in found_tilings if fits_registers(found, t, gpu))
+            found_tilings = light or found_tilings
         if level >= len(found_tilings):
             return None
         tiling = found_tilings[level]

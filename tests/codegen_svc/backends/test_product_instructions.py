@@ -117,6 +117,7 @@ def test_products_use_the_chips_instructions_for_matrices(
     ("target", "kernel"),
     [
         ("cuda:sm_90a", gated(64, 1024, 512)),
+        ("cuda:sm_90a", linear(1000, 4096, 1024)),
         pytest.param("cuda:sm_90a", scaled(512), marks=pytest.mark.slow),
         ("cuda:sm_90a", sliced(4, 64, 1024, 256)),
         pytest.param("cuda:sm_80", sliced(4, 64, 1024, 256), marks=pytest.mark.slow),

@@ -18,6 +18,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.contractions import Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel, print_kernel
 from kernelfarm.targets import GpuFacts, TargetFacts, all_targets, target_facts
 from tests.support.goldens import assert_golden_file
 from tests.support.product_kernels import added, batched, gated, linear, scaled, sliced, vector
@@ -157,7 +158,8 @@ def test_no_tile_needs_more_shared_memory_than_the_chip_has(rows: int, target: T
 def test_many_rows_have_tiles_by_estimated_times_on_the_chip() -> None:
     def first(rows: int, columns: int, summed: int, target: str) -> tuple[int, ...]:
         kernel = linear(rows, columns, summed)
-        tiling = product_tiling(kernel, contraction(kernel), target_facts(target), 32)
+        facts = target_facts(target)
+        tiling = product_tiling(kernel, contraction(kernel), facts, 32, is_aligned=True)
         assert tiling is not None
         return tiling.xblock, tiling.rblock, tiling.kblock, tiling.num_warps, tiling.num_stages
 
@@ -167,6 +169,27 @@ def test_many_rows_have_tiles_by_estimated_times_on_the_chip() -> None:
     assert 256 // x * (1024 // r) >= 128
     # More shared memory holds more stages.
     assert first(4096, 4096, 4096, "rocm:gfx950")[4] > first(4096, 4096, 4096, "rocm:gfx942")[4]
+
+
+def test_tiles_for_buffers_at_odd_addresses_leave_registers_for_single_loads() -> None:
+    kernel = linear(1000, 4096, 1024)
+    tiling = product_tiling(kernel, contraction(kernel), TARGET, 32)
+    assert tiling is not None
+    threads = 32 * tiling.num_warps
+    assert (tiling.xblock + tiling.rblock) * tiling.kblock <= 64 * threads
+    assert tiling.xblock * tiling.rblock <= 64 * threads
+
+
+def test_of_equal_estimates_the_tile_has_more_stages_and_warps_by_what_follows() -> None:
+    def first(kernel: Kernel) -> tuple[int, ...]:
+        tiling = product_tiling(kernel, contraction(kernel), TARGET, 32, is_aligned=True)
+        assert tiling is not None
+        return tiling.xblock, tiling.rblock, tiling.kblock, tiling.num_warps, tiling.num_stages
+
+    assert first(linear(512, 4096, 4096)) == (128, 128, 64, 4, 5)
+    text = print_kernel(linear(512, 4096, 4096)).replace("= %6", "= %7")
+    exponential = text.replace("%6: bf16 = convert %5", "%6: f32 = exp %5\n  %7: bf16 = convert %6")
+    assert first(parse_kernel(exponential)) == (128, 128, 64, 8, 5)
 
 
 def test_plain_matrices_are_loaded_by_tensor_maps() -> None:
