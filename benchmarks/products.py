@@ -86,6 +86,7 @@ def _columns_added(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) ->
 
 
 PROGRAMS = {
+    "8,192 terms by 8,192 columns": Program(_linear, 8192, ((8192, 8192),)),
     "Llama 8B, query": Program(_linear, 4096, ((4096, 4096),)),
     "Llama 8B, key": Program(_linear, 4096, ((1024, 4096),)),
     "Llama 8B, output, residual": Program(_added, 4096, ((4096, 4096),), 4096),
