@@ -25,11 +25,13 @@ from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
+from optimizer_svc.passes.choose_winograd import choose_winograd
 from optimizer_svc.passes.compute_attention import compute_attention
 from optimizer_svc.passes.compute_batched_products import compute_batched_products
 from optimizer_svc.passes.compute_convolutions import compute_convolutions
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
+from optimizer_svc.passes.compute_winograd import compute_winograd
 from optimizer_svc.passes.copy_scatter_bases import copy_scatter_bases
 from optimizer_svc.passes.drop_roundings import drop_roundings
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
@@ -69,6 +71,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
     Pass("choose-convolutions", choose_convolutions, ("graph", "target"), "convolutions"),
     Pass("compute-convolutions", compute_convolutions, ("graph", "convolutions"), "graph"),
+    Pass("choose-winograd", choose_winograd, ("graph", "target"), "winograd"),
+    Pass("compute-winograd", compute_winograd, ("graph", "winograd"), "graph"),
     Pass(
         "choose-batched-products",
         choose_batched_products,
@@ -98,7 +102,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "choose-materialized",
         choose_materialized,
-        ("graph", "products", "attention", "convolutions", "batched_products"),
+        ("graph", "products", "attention", "convolutions", "winograd", "batched_products"),
         "chosen",
     ),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
@@ -117,6 +121,7 @@ PASSES: tuple[Pass, ...] = (
         (
             "attention",
             "convolutions",
+            "winograd",
             "batched_products",
             "products",
             "splits",

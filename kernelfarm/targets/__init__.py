@@ -29,6 +29,7 @@ from kernelfarm.targets.contractions import ProductTimes as ProductTimes
 from kernelfarm.targets.contractions import SplitAttentionFacts as SplitAttentionFacts
 from kernelfarm.targets.contractions import TileFacts as TileFacts
 from kernelfarm.targets.contractions import TileTimes as TileTimes
+from kernelfarm.targets.contractions import WinogradFacts as WinogradFacts
 from kernelfarm.targets.facts import CompileCost as CompileCost
 from kernelfarm.targets.facts import TargetFacts as TargetFacts
 from kernelfarm.targets.facts import VendorFacts as VendorFacts

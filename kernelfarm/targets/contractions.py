@@ -173,6 +173,23 @@ class BatchedProductFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class WinogradFacts:
+    """Which convolutions kernels compute faster by Winograd's algorithm in frozen models.
+
+    They have windows of 3 x 3 pixels, elements of `types`, and at least `least_channels` channels
+    before and after them; if their results have `many_tiles` of 2 x 2 pixels or more, at least
+    `least_channels_of_many`. The transformed tiles of an image and of its result take at most
+    `most_bytes` together.
+    """
+
+    types: tuple[str, ...]
+    least_channels: int
+    many_tiles: int
+    least_channels_of_many: int
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ConvolutionFacts:
     """Which convolutions kernels compute faster than the framework's library.
 

@@ -20,6 +20,7 @@ from kernelfarm.targets.contractions import (
     ProductFacts,
     SplitAttentionFacts,
     TileFacts,
+    WinogradFacts,
 )
 from kernelfarm.targets.hardware import (
     CubeFacts,
@@ -47,8 +48,8 @@ class TargetFacts:
     matrices, unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, `split_attention`, `convolutions` and `batched_products`, the framework
-    computes all of them.
+    Without `attention`, `split_attention`, `convolutions`, `batched_products` and `winograd`, the
+    framework computes all of them.
     """
 
     name: str
@@ -71,6 +72,7 @@ class TargetFacts:
     split_attention: SplitAttentionFacts | None = None
     convolutions: ConvolutionFacts | None = None
     batched_products: BatchedProductFacts | None = None
+    winograd: WinogradFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     cube: CubeFacts | None = None

@@ -4,6 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernelfarm.ir.algebra.expr import Expr
+
+Index = tuple[Expr, ...]
+
+
+class WinogradValues(NamedTuple):
+    """Values of a convolution by Winograd's algorithm, for t tiles of all images.
+
+    `stacked` is the transformed image, `transformed` a view of it: the left factors of 16 products.
+
+    Shapes: (16, n, tiles down, tiles right, c), (16, t, c), (16, t, k)
+    """
+
+    stacked: int
+    transformed: int
+    products: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +32,9 @@ class ContractionChoice:
     each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
     results of attention whose shares of values are rounded to the values' type. `widened` are the
     results of extern nodes that the library computes in f32. `parts` has the number of parts into
-    which a template kernel divides the keys of attention, by its result.
+    which a template kernel divides the keys of attention, by its result. `transformed` has the
+    values in memory of a convolution by Winograd's algorithm, by its result; `strides` has those of
+    values that are not row-major there.
     """
 
     results: frozenset[int] = frozenset()
@@ -24,3 +44,5 @@ class ContractionChoice:
     rounded: frozenset[int] = frozenset()
     widened: frozenset[int] = frozenset()
     parts: Mapping[int, int] = field(default_factory=dict)
+    transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
+    strides: Mapping[int, Index] = field(default_factory=dict)

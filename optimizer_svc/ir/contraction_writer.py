@@ -16,7 +16,7 @@ class ContractionWriter(PrimsWriter):
     """A subclass says how prims compute a node; they end in one with its first result."""
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
-        super().__init__(facts)
+        super().__init__(facts, [number for made in choice.transformed.values() for number in made])
         self.choice = choice
 
     @abstractmethod

@@ -58,6 +58,8 @@ def choose_materialized(
     aliases |= _materialize_outputs(facts, storages, aliases)
     _materialize_copied(facts, storages)
     _materialize_scatters(facts, storages)
+    for choice in contractions:
+        _materialize_spread(facts, storages, choice)
     views = _operand_views(facts, storages)
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
@@ -143,6 +145,15 @@ def _reshaped(facts: GraphFacts, base: int, output: Storage) -> StridedView | No
     has_all = facts.numel(base) is facts.numel(output.value)
     is_expected = is_same_layout(output.shape, view.strides, output.strides)
     return view if has_all and is_expected else None
+
+
+def _materialize_spread(
+    facts: GraphFacts, storages: dict[int, Storage], choice: ContractionChoice
+) -> None:
+    """Stores values in the strides that a choice states for them."""
+    for value in sorted(choice.strides.keys() & facts.types.keys()):
+        own = temporary_storage(facts, value)
+        storages.setdefault(value, replace(own, strides=choice.strides[value]))
 
 
 def _materialize_scatters(facts: GraphFacts, storages: dict[int, Storage]) -> None:

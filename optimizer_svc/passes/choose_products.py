@@ -63,9 +63,14 @@ _MAX_VISITED = 64
 def choose_products(
     graph: Graph, target: TargetFacts, choice: ProductChoice = ProductChoice.AUTO
 ) -> Products:
-    """The products of a graph that kernels compute, with a reason for each product."""
+    """The products of a graph that kernels compute, with a reason for each product.
+
+    Without any, a processor multiplies in tiles what other passes wrote as sums of products.
+    """
     nodes = [n for n in graph.nodes if n.attr("op") in (PRODUCT, BIASED_PRODUCT)]
     was_measured = target.few_rows is not None or target.tiles is not None
+    if not nodes and target.tiles is not None:
+        return Products({}, factor_types(target))
     if not nodes or not (was_measured or choice is not ProductChoice.AUTO):
         return NO_PRODUCTS
     chooser = _Chooser(graph_facts(graph), target, choice)

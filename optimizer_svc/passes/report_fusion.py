@@ -26,6 +26,7 @@ from optimizer_svc.ir.splits import Splits
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
     attention: ContractionChoice,
     convolutions: ContractionChoice,
+    winograd: ContractionChoice,
     batched_products: ContractionChoice,
     products: Products,
     splits: Splits,
@@ -45,6 +46,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *(_traffic(kernel, target) for kernel in program.kernels),
             *attention.notes,
             *convolutions.notes,
+            *winograd.notes,
             *batched_products.notes,
             *products.notes,
             *splits.notes,

@@ -31,6 +31,7 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
     "attention": print_contractions,
     "batched_products": print_contractions,
     "convolutions": print_contractions,
+    "winograd": print_contractions,
     "layouts": print_layouts,
     "products": print_products,
     "splits": print_splits,

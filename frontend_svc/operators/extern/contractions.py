@@ -64,16 +64,29 @@ def convolution_window(node: Node) -> tuple[Arg, ...] | None:
 
     None for others, and for what is no number.
     """
+    first = _PACKED_STEPS.get(node.op)
+    if first is not None and len(node.args) >= first + 4:
+        padding, stride, dilation, groups = node.args[first : first + 4]
+        return _window((stride, padding, dilation), groups)
     if node.op != "aten.convolution.default" or len(node.args) != _CONVOLUTION_ARGUMENTS:
         return None
     *steps, transposed, _, groups = node.args[_FIRST_STEP:]
+    return _window(steps, groups) if transposed is False else None
+
+
+def _window(steps: Sequence[Arg], groups: Arg) -> tuple[Arg, ...] | None:
     pairs = [step if isinstance(step, tuple) else () for step in steps]
     numbers = [number for pair in pairs for number in (pair * 2 if len(pair) == 1 else pair)]
     found = (*numbers, groups)
-    return found if transposed is False and is_window(found) else None
+    return found if is_window(found) else None
 
 
 _CONVOLUTION_ARGUMENTS, _FIRST_STEP = 9, 3
+_PACKED_STEPS = {
+    "mkldnn._convolution_pointwise.default": 3,
+    "mkldnn._convolution_pointwise.binary": 4,
+}
+"""The position of the padding among the arguments of convolutions with packed weights."""
 
 
 def _added(check: Check) -> Check:

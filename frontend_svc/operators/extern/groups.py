@@ -45,6 +45,12 @@ send_to_framework(
         is_contraction=True,
     ),
     ExternGroup(
+        "convolution by Winograd's algorithm",
+        "the client wrote it for kernels, which compute all of them whose shapes are right",
+        ("kernelfarm.winograd_convolution.default",),
+        is_contraction=True,
+    ),
+    ExternGroup(
         "attention",
         "the framework's fused kernel computes it, unless kernels are faster on the chip",
         _aten(

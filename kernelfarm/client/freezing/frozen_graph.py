@@ -19,6 +19,7 @@ from kernelfarm.client.capture.short_trace import RecordedModule
 from kernelfarm.client.freezing.fold_norms import fold_norms
 from kernelfarm.client.freezing.pack_weights import pack_weights
 from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_layouts
+from kernelfarm.client.freezing.use_winograd import use_winograd
 from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
 from kernelfarm.client.freezing.widen_convolutions import widen_convolutions
 from kernelfarm.client.loaders.host_target import host_cpu_target
@@ -77,10 +78,12 @@ def freeze_graph(
     if operators is not None:
         facts = target_facts(target or host_cpu_target())
         if products is ProductChoice.LIBRARY:
-            facts = replace(facts, frozen_products=FrozenProductFacts())
+            facts = replace(facts, frozen_products=FrozenProductFacts(), winograd=None)
         if facts.convolutions is not None:
             widen_convolutions(values, facts.convolutions.widened)
-        spread_layouts(values, pack_weights(values, operators, facts))
+        replaced = use_winograd(values, facts)
+        replaced |= pack_weights(values, operators, facts, frozenset(replaced))
+        spread_layouts(values, replaced)
     return _divided(values, arguments, _constants(traced, graph))
 
 

@@ -110,11 +110,17 @@ def _is_shared(weight: fx.Node) -> bool:
 
 def _order(weight: torch.Tensor, target: TargetFacts, *, is_turned: bool) -> PanelOrder | None:
     """The order of a target's tiles; None if it multiplies elements of the type in another form."""
-    dtype, processor, llvm = _DTYPES[weight.dtype], target.processor, target.llvm
-    if processor is None or llvm is None or (dtype is DType.BF16 and not llvm.has_bf16_dots):
+    dtype, llvm = _DTYPES[weight.dtype], target.llvm
+    if llvm is None or (dtype is DType.BF16 and not llvm.has_bf16_dots):
         return None
-    columns = as_expr(weight.shape[0 if is_turned else 1])
-    return panel_order(columns, dtype, 8 * processor.vector_bytes)
+    return order_of_tiles(weight.shape[0 if is_turned else 1], dtype, target)
+
+
+def order_of_tiles(columns: int, dtype: DType, target: TargetFacts) -> PanelOrder | None:
+    """The order in which a target's tiles read a factor; None if it is no processor."""
+    if target.processor is None:
+        return None
+    return panel_order(as_expr(columns), dtype, 8 * target.processor.vector_bytes)
 
 
 def _call(

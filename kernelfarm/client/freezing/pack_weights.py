@@ -10,7 +10,7 @@ tiles one in panels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +18,11 @@ from torch import fx
 
 from kernelfarm.client.capture.graph import PACKED
 from kernelfarm.client.capture.sizes import traced_size
+from kernelfarm.client.freezing.frozen_convolutions import (
+    FrozenConvolution,
+    frozen_convolution,
+    have_one_type,
+)
 from kernelfarm.client.freezing.order_weights import order_panels, turn_weight
 from kernelfarm.client.freezing.values import (
     VIEWS_OF_AXES,
@@ -35,7 +40,6 @@ LEAST_ELEMS = 4096
 
 _aten = torch.ops.aten
 _DTYPES = {torch.float32: DType.F32, torch.bfloat16: DType.BF16}
-_IMAGE_RANK = 4
 
 
 class Activation(NamedTuple):
@@ -56,18 +60,6 @@ _PLAIN: dict[Any, str] = {
 }
 
 
-class _Convolution(NamedTuple):
-    """The arguments of a convolution that can be packed."""
-
-    image: fx.Node
-    weight: fx.Node
-    bias: fx.Node | None
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
-    groups: int
-
-
 class _Product(NamedTuple):
     """A product with a frozen matrix; `is_turned`: the weight is (columns, inner)."""
 
@@ -78,10 +70,14 @@ class _Product(NamedTuple):
 
 
 def pack_weights(
-    values: FrozenValues, operators: PackedOperators, target: TargetFacts
+    values: FrozenValues,
+    operators: PackedOperators,
+    target: TargetFacts,
+    chosen: Collection[fx.Node] = frozenset(),
 ) -> dict[fx.Node, torch.Tensor]:
     """Packs the weights of a graph, but for those that kernels of a target use.
 
+    `chosen` are images that kernels compute; they add others at no cost.
     Returns the new nodes, with the values without data of what they replace.
     """
     replaced: dict[fx.Node, torch.Tensor] = {}
@@ -90,11 +86,11 @@ def pack_weights(
     for node in [*values.graph.nodes]:
         if node in plain:
             continue
-        convolution = _convolution(values, node, operators.types)
+        convolution = frozen_convolution(values, node, operators.types)
         product = _product(values, node)
         if convolution is not None:
             other = _summand(node, convolution)
-            other = None if other in plain else other
+            other = None if other in plain or other in chosen else other
             made, before = _pack_convolution(values, operators, node, (convolution, other))
         elif product is not None and _is_in_rows(product, target.frozen_products):
             if not product.is_turned:
@@ -133,24 +129,6 @@ def packed_matrix(
     return pack((weight if is_turned else weight.t()).contiguous(), rows)
 
 
-def _convolution(
-    values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]
-) -> _Convolution | None:
-    if node.target is not _aten.convolution.default:
-        return None
-    args: Any = node.args
-    image, weight, bias, stride, padding, dilation, transposed, _, groups = args
-    if transposed or weight not in values or not (bias is None or values.is_static(bias)):
-        return None
-    found = _Convolution(
-        image, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups
-    )
-    operands = [value_of(n) for n in (image, weight, bias) if n is not None]
-    if value_of(image).dim() != _IMAGE_RANK or not _have_one_type(operands, types):
-        return None
-    return found
-
-
 def _by_kernels(
     values: FrozenValues, types: frozenset[torch.dtype], known: ConvolutionFacts
 ) -> set[fx.Node]:
@@ -161,7 +139,7 @@ def _by_kernels(
     """
     chosen: set[fx.Node] = set()
     for node in values.graph.nodes:
-        found = _convolution(values, node, types)
+        found = frozen_convolution(values, node, types)
         if found is None or not _is_one_pixel(found, known):
             continue
         images, _, *pixels = value_of(found.image).shape
@@ -178,7 +156,7 @@ def _known(number: int | torch.SymInt) -> tuple[int, ...]:
     return (number,) if isinstance(number, int) else ()
 
 
-def _is_one_pixel(found: _Convolution, known: ConvolutionFacts) -> bool:
+def _is_one_pixel(found: FrozenConvolution, known: ConvolutionFacts) -> bool:
     """True for a window of one pixel, of images of known sizes, that kernels compute.
 
     Their number may vary: then one of them decides.
@@ -204,7 +182,7 @@ def _product(values: FrozenValues, node: fx.Node) -> _Product | None:
     if found is None or found.weight not in values:
         return None
     operands = [value_of(n) for n in (found.rows, found.weight, found.bias) if n is not None]
-    if not _have_one_type(operands, frozenset(_DTYPES)) or operands[1].numel() < LEAST_ELEMS:
+    if not have_one_type(operands, frozenset(_DTYPES)) or operands[1].numel() < LEAST_ELEMS:
         return None
     if found.bias is not None and (operands[2].dim() != 1 or found.bias not in values):
         return None
@@ -252,17 +230,11 @@ def _product_arguments(node: fx.Node) -> _Product | None:
     return None
 
 
-def _have_one_type(operands: Sequence[torch.Tensor], types: frozenset[torch.dtype]) -> bool:
-    found = {operand.dtype for operand in operands}
-    on_cpu = all(operand.device.type == "cpu" for operand in operands)
-    return on_cpu and len(found) == 1 and found <= types
-
-
 def _pack_convolution(
     values: FrozenValues,
     operators: PackedOperators,
     node: fx.Node,
-    summed: tuple[_Convolution, fx.Node | None],
+    summed: tuple[FrozenConvolution, fx.Node | None],
 ) -> tuple[fx.Node, torch.Tensor]:
     """Packs a convolution, to whose result another image is added, if there is one."""
     graph, (found, other) = values.graph, summed
@@ -361,12 +333,7 @@ def _packed(
     return made
 
 
-def _pair(numbers: Sequence[int]) -> list[int]:
-    """A number for each axis: one number stands for both."""
-    return [*numbers, *numbers] if len(numbers) == 1 else [*numbers]
-
-
-def _summand(node: fx.Node, found: _Convolution) -> fx.Node | None:
+def _summand(node: fx.Node, found: FrozenConvolution) -> fx.Node | None:
     """The image that the only user of a convolution adds to it."""
     user = sole_user(node)
     if user is None or user.target is not _aten.add.Tensor or user.kwargs or found.groups != 1:

@@ -24,11 +24,14 @@ from tests.support.frozen_calls import FrozenCalls
 
 CONVOLUTION = "mkldnn._convolution_pointwise.default"
 SUM = "mkldnn._convolution_pointwise.binary"
+WINOGRAD = "kernelfarm.winograd_convolution.default"
 LINEAR = "mkldnn._linear_pointwise.default"
 
 
 LIBRARY, KERNELS = "cpu:x86-64-v3", "cpu:x86-64-v3-amd"
 """Targets whose convolutions of one pixel are the library's, and those of kernels."""
+DIRECT = "cpu:x86-64-v4-amd"
+"""A target of which Winograd's algorithm was not timed."""
 DOTS = "cpu:x86-64-v4-bf16-amd"
 
 
@@ -95,7 +98,7 @@ PLAIN = "aten.convolution.default"
     ("is_strided", "side", "expected"),
     [
         # Small ones all are kernels'.
-        (False, 8, [PLAIN, CONVOLUTION, PLAIN, PLAIN]),
+        (False, 8, [PLAIN, WINOGRAD, PLAIN, PLAIN]),
         # Of large ones, kernels compute the one that adds the other one.
         (False, 200, [CONVOLUTION, CONVOLUTION, PLAIN, CONVOLUTION]),
         (True, 400, [CONVOLUTION, CONVOLUTION, PLAIN, CONVOLUTION]),
@@ -115,7 +118,7 @@ def test_a_varying_number_of_images_takes_the_same_steps_as_a_fixed_one() -> Non
     """Weights are packed for the number of the trace: for none, oneDNN takes other kernels."""
     torch.manual_seed(0)
     model = nn.Sequential(Bottleneck(is_strided=False), Bottleneck(is_strided=True)).eval()
-    fixed, varying = FrozenCalls(model, KERNELS), FrozenCalls(model, KERNELS, dynamic=None)
+    fixed, varying = FrozenCalls(model, DIRECT), FrozenCalls(model, DIRECT, dynamic=None)
     fixed(torch.randn(3, 64, 20, 20))
     for count in (3, 2, 9):
         x = torch.randn(count, 64, 20, 20)
