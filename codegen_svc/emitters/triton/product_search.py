@@ -34,8 +34,8 @@ _LOADED_ELEMS = 64
 _LATENCY_CYCLES = 800
 # Judgement: instructions of one warp reach so much of the rate where groups of warps have others.
 _LONE_WARP_RATE = 0.6
-# By 64 columns, an instruction of a group of warps reads shared memory as long as it multiplies. On
-# an H200, SwiGLU of 512 rows takes 1.13 times as long in tiles of 128 x 64 as in those of 128 x 128.
+# By 64 columns, an instruction of a group of warps reads shared memory as long as it multiplies: on
+# an H200, SwiGLU of 512 rows takes 1.13 times as long by tiles of 128 x 64 as by 128 x 128.
 _NARROW_TILE_COLUMNS, _NARROW_TILE_RATE = 64, 0.85
 _LIGHT_POINTS = 8192
 # Judgement: what is done at the same time is not free.
