@@ -167,6 +167,13 @@ CLIENT_OPS: frozenset[str] = frozenset(
 )
 """Prims whose results the client's framework makes: no kernel computes them."""
 
+_FUNCTION_WORDS = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
+    " atanh erf erfc sigmoid pow atan2 philox"
+)
+FUNCTION_OPS = frozenset(_FUNCTION_WORDS.split())
+"""Operations that take many instructions for an element."""
+
 SCALAR_OPS: frozenset[str] = frozenset(
     prim.name for prim in _TABLE if prim.kind in (PrimKind.ELEMENTWISE, PrimKind.PREDICATE)
 )

@@ -63,7 +63,8 @@ class ManyRowFacts:
     computes the points that follow it. The library computes `multiply_adds_per_byte` in the time in
     which memory moves a byte; a kernel takes `kernel` times as long. Rows of both factors are
     multiples of `row_bytes`, and have at least `least_terms` elements; results have at least
-    `least_columns` columns.
+    `least_columns` columns. Fewer results than `filling_results` do not fill the chip, whose sums
+    kernels do not divide: then they have at most `most_terms_of_few` terms.
     """
 
     types: tuple[str, ...]
@@ -72,6 +73,8 @@ class ManyRowFacts:
     row_bytes: int
     least_terms: int
     least_columns: int
+    filling_results: int
+    most_terms_of_few: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.prims import CLIENT_OPS
+from kernelfarm.ir.prims import CLIENT_OPS, FUNCTION_OPS
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_many_pieces
@@ -47,12 +47,6 @@ MAX_ADDED = 4
 MIN_ADDED_BYTES = 1 << 16
 """Results of fewer bytes are added by one kernel: a launch costs more than their memory."""
 
-_FUNCTION_WORDS = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh"
-    " atanh erf erfc sigmoid pow atan2 philox"
-)
-FUNCTION_OPS = frozenset(_FUNCTION_WORDS.split())
-"""Operations that take many instructions for an element."""
 WHOLE_ROWS = REDUCE_OPS | SCAN_OPS | SORT_OPS
 """Prims for which one element needs many elements of the operand."""
 _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}

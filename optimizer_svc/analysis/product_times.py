@@ -98,6 +98,9 @@ def many_rows_refuse(
         return Refused(f"by factors with rows of no multiple of {known.row_bytes} bytes")
     if x.shape[1].constant < known.least_terms or result.shape[1].constant < known.least_columns:
         return Refused(f"of less than {known.least_terms} terms or {known.least_columns} columns")
+    is_few = product_of(list(result.shape)).constant < known.filling_results
+    if is_few and x.shape[1].constant > known.most_terms_of_few:
+        return Refused("of many terms with too few results to fill the chip")
     return None
 
 

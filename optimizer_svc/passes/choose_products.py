@@ -24,12 +24,11 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.panel_order import PanelOrder, panel_order
-from kernelfarm.ir.prims import CLIENT_OPS
+from kernelfarm.ir.prims import CLIENT_OPS, FUNCTION_OPS
 from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.analysis.costly_values import FUNCTION_OPS
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points

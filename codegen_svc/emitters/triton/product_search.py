@@ -19,6 +19,7 @@ from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
+from kernelfarm.ir.prims import FUNCTION_OPS
 from kernelfarm.targets import GpuFacts, TargetFacts
 
 FACTOR_BYTES = 2
@@ -40,7 +41,6 @@ _NARROW_TILE_COLUMNS, _NARROW_TILE_RATE = 64, 0.85
 _LIGHT_POINTS = 8192
 # Judgement: what is done at the same time is not free.
 _OVERLAP_LOSS = 0.2
-_FUNCTIONS = frozenset(("exp", "exp2", "expm1", "log", "log1p", "sin", "cos", "tanh", "erf", "pow"))
 _USUAL_EXTENT = 4096
 """The assumed extent of an axis whose extent varies."""
 _USUAL_PROGRAMS = 108
@@ -114,7 +114,7 @@ def _has_functions(kernel: Kernel) -> bool:
     On an H200, a GELU behind tiles of 128 x 128 takes 1.02 to 1.3 times as long by four warps as by
     eight, behind tiles of 64 x 128 0.92 to 0.94 times; other products take 0.8 to 1.02 times.
     """
-    return any(isinstance(value, Compute) and value.op in _FUNCTIONS for value in kernel.body)
+    return any(isinstance(value, Compute) and value.op in FUNCTION_OPS for value in kernel.body)
 
 
 def _problem(kernel: Kernel, found: Contraction) -> _Problem:

@@ -1,8 +1,7 @@
 """Replaces convolutions by those of Winograd's algorithm, where kernels compute these faster.
 
 Weights are transformed once, in f64, and are in panels as tiles read them; they take 16/9 of the
-memory. The farm computes such a
-convolution by kernels, with what follows it.
+memory. The farm computes such a convolution by kernels, with what follows it.
 """
 
 from __future__ import annotations

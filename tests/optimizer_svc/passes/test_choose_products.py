@@ -421,6 +421,15 @@ def test_many_rows_are_of_kinds_that_were_timed(old: str, new: str, reason: str 
     assert (reason or "by a kernel") in note
 
 
+@pytest.mark.parametrize(("rows", "is_by_kernels"), [(128, False), (192, True)])
+def test_long_sums_of_few_results_are_the_library_s(rows: int, *, is_by_kernels: bool) -> None:
+    long = GELU.replace("[4, ", f"[{rows}, ").replace("2048", "4096")
+    (note,) = choose_products(parse_graph(long), HOPPER).notes
+    assert ("by a kernel" in note) == is_by_kernels
+    assert is_by_kernels or note.endswith("1 of many terms with too few results to fill the chip")
+    assert by_kernels(GELU.replace("[4, ", f"[{rows}, "))
+
+
 def test_many_rows_before_functions_of_another_tensor_are_the_library_s() -> None:
     many = GELU.replace("[4, ", "[2048, ").replace(
         "%6: f32[2048, 1024] = tanh(%5)",
