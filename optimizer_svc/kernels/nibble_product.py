@@ -37,14 +37,15 @@ from kernelfarm.ir.triton.user_kernel import (
 from optimizer_svc.analysis.grouped_nibbles import GROUP_TERMS
 from optimizer_svc.analysis.strided_views import StridedView
 
-MAX_ROWS = 16
+MAX_ROWS = 32
 MAX_WEIGHT_SIZE = (1 << 31) - 1
 """Positions in a weight have 32 bits."""
 TYPES = (DType.BF16, DType.F16)
 _ENTRY = "nibble_product"
 _TILE_ROWS, _TILE_COLUMNS = 16, 8
 _FILLING_ROWS = 4096
-"""With so many results in a row, tiles of two blocks of columns have 32 of them, else 16."""
+"""With so many results in a row, tiles of two blocks of columns have 32 rows of the weight, else 16;
+with one block they have 16, with four 32."""
 _MAX_WASTE = 1.125
 _EXPONENTS = {DType.BF16: (0x43004300, 128.0), DType.F16: (0x64006400, 1024.0)}
 """Bits that make a number of each half that has an integer of four bits, and what they add."""
@@ -57,10 +58,8 @@ def picked(tile, number: tl.constexpr, GROUPS: tl.constexpr):
 def spread(tile, TILES: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr):
     tile = tl.reshape(tl.permute(tile, [1, 0, 2, 3]), [WARPS, 16 * TILES, 4])
     tile = tl.reshape(tl.join(tile, tile), [WARPS, 16 * TILES, 8])
-    if COLUMNS == 2:
-        tile = tl.join(tile, tile)
-        tile = tl.reshape(tl.permute(tile, [0, 1, 3, 2]), [WARPS, 16 * TILES, 16])
-    return tile
+    tile = tl.broadcast_to(tile[:, :, None, :], [WARPS, 16 * TILES, COLUMNS, 8])
+    return tl.reshape(tile, [WARPS, 16 * TILES, 8 * COLUMNS])
 
 
 def sums_by_words(
@@ -213,8 +212,9 @@ def nibble_product(
     x, bias = views["x"], views.get("bias")
     (m, k), n = (extent.as_int() for extent in x.shape), columns.as_int()
     exponents, added = _EXPONENTS[dtypes["x"]]
-    blocks = 1 if m <= _TILE_COLUMNS else 2
-    tiles = 1 if n < _FILLING_ROWS else blocks
+    blocks = max(1, 1 << (-(-m // _TILE_COLUMNS) - 1).bit_length())
+    is_small = n < _FILLING_ROWS and blocks < 4  # noqa: PLR2004 -- more hide a tile's loads
+    tiles = 1 if is_small else min(2, blocks)
     programs = -(-n // (tiles * _TILE_ROWS))
     warps, groups = _division(programs, k // GROUP_TERMS, blocks)
     constants: dict[str, Value] = {
@@ -251,9 +251,9 @@ def nibble_product(
 def _division(programs: int, groups: int, blocks: int) -> tuple[int, int]:
     """The warps of a program, and the neighbouring groups that each takes in a step.
 
-    Compared on an H200 with 1 to 16 rows and weights of 1,024 x 1,024 to 28,672 x 8,192: programs
+    Compared on an H200 with 1 to 32 rows and weights of 1,024 x 1,024 to 28,672 x 8,192: programs
     of many warps if these fill the chip and end in one step, and else so few that enough programs
-    are on it at a time. Two blocks of columns take more registers.
+    are on it at a time. More blocks of columns take more registers.
     """
     if programs * blocks <= 256 and groups <= 32:
         warps = 16

@@ -138,6 +138,7 @@ FORMS = (
     Form(rows=3, has_bias=True),
     Form(rows=8, dtype=torch.float16, stored=torch.int32, unpacked=of_shifted_words),
     Form(rows=9, n=100),
+    Form(rows=30, n=40),
     Form(rows=16, scaled=centred, has_bias=True),
     Form(rows=2, stored=torch.int8, unpacked=of_signed_bytes, scaled=centred_as_integers),
     Form(k=128, n=7),
@@ -252,6 +253,8 @@ def test_other_weights_are_computed_in_loops_or_by_the_library(form: Form) -> No
         (16, 6144, 4096, (2, 4, 2)),
         (9, 14336, 4096, (2, 2, 4)),
         (16, 4096, 14336, (2, 8, 2)),
+        (32, 4096, 4096, (2, 8, 2)),
+        (17, 14336, 4096, (2, 2, 2)),
     ],
 )
 def test_a_program_has_the_warps_that_were_fast(
