@@ -44,8 +44,9 @@ TYPES = (DType.BF16, DType.F16)
 _ENTRY = "nibble_product"
 _TILE_ROWS, _TILE_COLUMNS = 16, 8
 _FILLING_ROWS = 4096
-"""With so many results in a row, tiles of two blocks of columns have 32 rows of the weight, else 16;
-with one block they have 16, with four 32."""
+"""With so many results in a row, tiles of two blocks of columns have 32 rows of the weight.
+
+With fewer they have 16, as with one block; with four blocks they have 32."""
 _MAX_WASTE = 1.125
 _EXPONENTS = {DType.BF16: (0x43004300, 128.0), DType.F16: (0x64006400, 1024.0)}
 """Bits that make a number of each half that has an integer of four bits, and what they add."""
@@ -213,7 +214,7 @@ def nibble_product(
     (m, k), n = (extent.as_int() for extent in x.shape), columns.as_int()
     exponents, added = _EXPONENTS[dtypes["x"]]
     blocks = max(1, 1 << (-(-m // _TILE_COLUMNS) - 1).bit_length())
-    is_small = n < _FILLING_ROWS and blocks < 4  # noqa: PLR2004 -- more hide a tile's loads
+    is_small = n < _FILLING_ROWS and blocks < 4
     tiles = 1 if is_small else min(2, blocks)
     programs = -(-n // (tiles * _TILE_ROWS))
     warps, groups = _division(programs, k // GROUP_TERMS, blocks)

@@ -79,6 +79,10 @@ class Form:
     dtype: torch.dtype = torch.bfloat16
     has_bias: bool = False
 
+    def __str__(self) -> str:
+        names = (self.unpacked.__name__, self.scaled.__name__, str(self.dtype), str(self.stored))
+        return f"{self.rows}, {self.n} x {self.k}, {', '.join(names)}, bias: {self.has_bias}"
+
     def layer(self, x: Tensor, packed: Tensor, scale: Tensor, *others: Tensor) -> Tensor:
         bias = others[-1] if self.has_bias else None
         zeros = others[: len(others) - self.has_bias]
