@@ -28,6 +28,7 @@ from kernelfarm.client.programs.finder import access_to
 from kernelfarm.client.programs.stated_options import (
     compile_options,
     is_frozen,
+    is_tuned,
     stated_settings,
     with_mode,
 )
@@ -54,7 +55,8 @@ def packaged(
 
     Raises:
         CallerError: an option is not valid, the keys of publishers are not pinned, or the model is
-            to be frozen: packages cannot hold what is computed from parameters.
+            to be frozen or tuned: packages cannot hold what is computed from parameters, or what
+            the fleet chooses later.
     """
     stated = with_mode(options, mode)
     settings = client_settings(**stated_settings(stated))
@@ -65,6 +67,11 @@ def packaged(
         raise CallerError(
             "freezing: a package cannot hold what is computed from parameters; expected a model"
             " without `freezing`, or no packages"
+        )
+    if is_tuned(stated):
+        raise CallerError(
+            "products 'tuned': a package holds programs that the fleet did not choose; expected"
+            " another value, or no packages"
         )
     check_opted_in(settings)
     if not has_packages():

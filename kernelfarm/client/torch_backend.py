@@ -51,6 +51,7 @@ from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.stated_options import (
     compile_options,
     is_frozen,
+    is_tuned,
     stated_settings,
     with_mode,
 )
@@ -88,8 +89,9 @@ def kernelfarm(
     how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
     `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower);
-    `products` (who computes products of matrices: `auto`, `library` or `own`); `freezing` (bool:
-    parameters and buffers do not change, so what depends on them alone is computed once).
+    `products` (who computes products of matrices: `auto`, `library`, `own`, or `tuned`: the fleet
+    measures and chooses for each); `freezing` (bool: parameters and buffers do not change, so what
+    depends on them alone is computed once).
     `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one
     of the arguments.
 
@@ -102,12 +104,19 @@ def kernelfarm(
     order = InputOrder(gm)
     options = with_mode(options, mode)
     stated = stated_settings(options)
-    found = BackendOptions(client_settings(**stated), compile_options(options), is_frozen(options))
+    found = BackendOptions(
+        client_settings(**stated), compile_options(options), is_frozen(options), is_tuned(options)
+    )
     name = package_name(gm)
     if found.is_frozen and name is not None:
         raise CallerError(
             "freezing: a package cannot hold what is computed from parameters; expected no"
             " aot_compile and no TORCH_CACHING_PRECOMPILE"
+        )
+    if found.is_tuned and name is not None:
+        raise CallerError(
+            "products 'tuned': a package holds programs that the fleet did not choose; expected"
+            " another value, or no aot_compile and no TORCH_CACHING_PRECOMPILE"
         )
     start_client_export()
     # `access_to` connects in the background while the graph is digested or traced.

@@ -37,12 +37,24 @@ MAX_FRAGMENT_NODES: Final = 32
 MAX_FRAGMENTS: Final = 256
 """Different fragments of a graph; further ones are not tuned."""
 MAX_INPUT_BYTES: Final = 2 * 1024**3
-"""Inputs of a fragment: whoever measures it needs so much memory of the device, and the results'."""
+"""Of the inputs of a fragment: who measures it needs so much memory, and that of the results."""
 
 _VIEWS: Final = frozenset(
-    f"aten.{name}.default"
-    for name in "_unsafe_view alias expand permute reshape squeeze t unsqueeze view".split()
-) | {"aten.transpose.int", "aten.squeeze.dim", "aten.squeeze.dims"}
+    {
+        "aten._unsafe_view.default",
+        "aten.alias.default",
+        "aten.expand.default",
+        "aten.permute.default",
+        "aten.reshape.default",
+        "aten.squeeze.default",
+        "aten.squeeze.dim",
+        "aten.squeeze.dims",
+        "aten.t.default",
+        "aten.transpose.int",
+        "aten.unsqueeze.default",
+        "aten.view.default",
+    }
+)
 _CONVERSION: Final = "aten._to_copy.default"
 
 
@@ -124,7 +136,7 @@ class _Cutter:
         before += self._weight(operands[-1], {product, *before})
         behind = self._behind(product, MAX_FRAGMENT_NODES - 1 - len(before))
         made = self._made(sorted({*before, product, *behind}), {product, *behind})
-        if any(_has_symbols(found) for found in (*made.graph.nodes, *made.graph.inputs)):
+        if any(map(_has_symbols, made.graph.nodes)) or any(map(_varies, made.graph.inputs)):
             return "sizes"
         if self._reads_packed(made.graph, before, product, behind):
             return "packed"
@@ -289,13 +301,16 @@ def _renamed(node: Node, number: int, names: dict[int, int]) -> Node:
     )
 
 
-def _has_symbols(found: Node | Input) -> bool:
-    """True if a size of a node or of an input varies between calls."""
-    if isinstance(found, Input):
-        kind = tensor_type_of(found)
-        return kind is None or _is_sized(kind)
-    args: Arg = (*found.args, *(arg for _, arg in found.attrs))
-    return any(map(_is_sized, found.types)) or _any_in(args, _is_varying)
+def _has_symbols(node: Node) -> bool:
+    """True if a size of a node varies between calls."""
+    args: Arg = (*node.args, *(arg for _, arg in node.attrs))
+    return any(map(_is_sized, node.types)) or _any_in(args, _is_varying)
+
+
+def _varies(source: Input) -> bool:
+    """True if an input is a size, or a size of it varies between calls."""
+    kind = tensor_type_of(source)
+    return kind is None or _is_sized(kind)
 
 
 def _is_sized(kind: TensorType) -> bool:

@@ -24,6 +24,9 @@ _SETTINGS = (
 )
 """The settings that are options, too."""
 
+TUNED = "tuned"
+"""Who computes a product is decided by the times that clients of the farm measure."""
+
 
 def with_mode(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
     """The options with what the argument `mode` states.
@@ -66,14 +69,19 @@ def is_frozen(options: Mapping[str, Any]) -> bool:
     return stated
 
 
+def is_tuned(options: Mapping[str, Any]) -> bool:
+    """True if the options leave the choice for each product to the fleet."""
+    return bool(options.get("products") == TUNED)
+
+
 def compile_options(options: Mapping[str, Any]) -> CompileOptions:
-    """The options of the compilation among the options.
+    """The options of the compilation among the options; the fleet's choices are added later.
 
     Raises:
-        CallerError: `products` is no `ProductChoice`.
+        CallerError: `products` is no `ProductChoice` and not `tuned`.
     """
     stated = options.get("products", ProductChoice.AUTO.value)
-    choices = {choice.value: choice for choice in ProductChoice}
+    choices = {choice.value: choice for choice in ProductChoice} | {TUNED: ProductChoice.AUTO}
     if stated not in list(choices):
         raise CallerError(f"products {stated!r}; expected one of {', '.join(choices)}")
     return CompileOptions(

@@ -1,0 +1,153 @@
+"""The one thread of a process that tunes products: it asks the farm, measures and reports."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Final, Protocol
+
+from kernelfarm.client import counters
+from kernelfarm.client.loaders.tuned_kernels import Advice, TuningFleet
+from kernelfarm.client.process.exit import pause, run_in_background
+from kernelfarm.client.programs.product_measuring import Measuring
+from kernelfarm.client.programs.product_subjects import ProductSubject
+from kernelfarm.client.runtime.fleet_choice import FleetChoice
+from kernelfarm.errors import KernelfarmError
+
+_log = logging.getLogger("kernelfarm.client")
+
+_TURN_S: Final = 0.25
+"""The pause between two turns; a `FleetChoice` asks the farm less often."""
+_WAIT: Final = Advice(retry_after_s=2.0)
+"""What is done without an answer of the farm: a client measures products only if it is asked to."""
+MAX_SUBJECTS: Final = 1024
+"""Subjects of a process that are in progress or done; the oldest are dropped first."""
+
+
+class SubjectProgress:
+    """What is known of one subject: `winner`, and whether it `is_final`.
+
+    A subject that ends without a winner leaves its products to the program that nobody measured.
+    """
+
+    def __init__(self, subject: ProductSubject, fleet: TuningFleet, measuring: Measuring) -> None:
+        self.winner: int | None = None
+        self.is_final = False
+        self._subject = subject
+        self._fleet = fleet
+        self._measuring = measuring
+        self._has_measured = False
+        self._choice = self._new_choice()
+
+    def note(self, advice: Advice) -> None:
+        """Takes what the farm said."""
+        if advice.winner is not None:
+            self.winner, self.is_final = advice.winner, advice.is_final
+
+    def turn(self, may_measure: bool) -> None:
+        """Asks the farm, if it is time to, and measures if the farm asks for it."""
+        if self.is_final:
+            return
+        advice = self._choice.advice(can_measure=may_measure and not self._has_measured)
+        self.note(advice)
+        if advice.should_measure:
+            self._measure()
+        elif self._choice.has_ended:
+            self.is_final = True
+
+    def _measure(self) -> None:
+        self._has_measured = True
+        try:
+            times_ms = self._measuring.times_ms(self._subject)
+        except KernelfarmError as error:
+            counters.count(f"tuning.products.failures.{error.reason.lower()}")
+            _log.warning("kernelfarm: %s was not measured: %s", self._subject.name, error)
+            self.is_final = True
+            return
+        counters.count("tuning.products.measured")
+        self._choice.report(times_ms)
+        # Measuring may have taken as long as a choice asks the farm.
+        self._choice = self._new_choice()
+
+    def _new_choice(self) -> FleetChoice:
+        return FleetChoice(self._fleet, self._subject.tuned, self._subject.name, alone=_WAIT)
+
+
+class Tunable(Protocol):
+    """A graph whose products are tuned."""
+
+    def turn(self) -> bool:
+        """Goes on; false if nothing is left to do."""
+
+
+class ProductTuner:
+    """Tunes the products of all graphs of the process; equal ones once, in one thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._graphs: list[Tunable] = []
+        self._progress: dict[tuple[bytes, str, str], SubjectProgress] = {}
+        self._is_working = False
+
+    def progress_of(
+        self,
+        subject: ProductSubject,
+        fleet: TuningFleet,
+        measuring: Measuring,
+        advice: Advice | None,
+    ) -> SubjectProgress:
+        """The progress of a subject, which equal ones share; `advice` is what the farm has said."""
+        settings = measuring.access.settings
+        key = (subject.tuned.digest, settings.endpoint, settings.namespace)
+        with self._lock:
+            found = self._progress.pop(key, None)
+            if found is None:
+                found = SubjectProgress(subject, fleet, measuring)
+            while len(self._progress) >= MAX_SUBJECTS:
+                del self._progress[next(iter(self._progress))]
+            self._progress[key] = found
+        if advice is not None and not found.is_final:
+            found.note(advice)
+        return found
+
+    def add(self, graph: Tunable) -> None:
+        """Tunes a graph in the background from now on."""
+        with self._lock:
+            self._graphs.append(graph)
+            starts, self._is_working = not self._is_working, True
+        if starts:
+            run_in_background(self._work, "kernelfarm-products")
+
+    def forget(self) -> None:
+        """Drops all graphs and winners, as in a new process: a forked child has no thread."""
+        self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
+        self._graphs = []
+        self._progress = {}
+        self._is_working = False
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                graphs = [*self._graphs]
+                if not graphs:
+                    self._is_working = False
+                    return
+            for graph in graphs:
+                if pause(0) or not self._turn(graph):
+                    with self._lock:
+                        self._graphs.remove(graph)
+            if pause(_TURN_S):
+                return
+
+    def _turn(self, graph: Tunable) -> bool:
+        try:
+            return graph.turn()
+        except Exception:  # the edge of a thread: no call may suffer
+            counters.count("tuning.products.errors")
+            _log.exception("kernelfarm: tuning the products of a graph ended with an error")
+            return False
+
+
+TUNER: Final = ProductTuner()
+os.register_at_fork(after_in_child=TUNER.forget)
