@@ -26,16 +26,14 @@ from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
 from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs.finder import access_to
 from kernelfarm.client.programs.stated_options import (
+    check_fits_packages,
     compile_options,
-    is_frozen,
-    is_tuned,
     stated_settings,
     with_mode,
 )
 from kernelfarm.client.pytorch.private import _pytree, has_packages
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.sizes import NotCoveredError
-from kernelfarm.errors import CallerError
 
 _MOST_PACKAGES = 64
 """Packages, and calls without a package, that one model remembers; later calls are compiled."""
@@ -63,16 +61,7 @@ def packaged(
     compile_options(stated)
     if settings.packages == "off":
         return _compiled(model, stated, dynamic)
-    if is_frozen(stated):
-        raise CallerError(
-            "freezing: a package cannot hold what is computed from parameters; expected a model"
-            " without `freezing`, or no packages"
-        )
-    if is_tuned(stated):
-        raise CallerError(
-            "products 'tuned': a package holds programs that the fleet did not choose; expected"
-            " another value, or no packages"
-        )
+    check_fits_packages(stated, "no packages")
     check_opted_in(settings)
     if not has_packages():
         warnings.warn(

@@ -74,6 +74,24 @@ def is_tuned(options: Mapping[str, Any]) -> bool:
     return bool(options.get("products") == TUNED)
 
 
+def check_fits_packages(options: Mapping[str, Any], otherwise: str) -> None:
+    """Checks that programs with these options may be stored in packages.
+
+    Raises:
+        CallerError: they may not; the message names what `otherwise` to do.
+    """
+    if is_frozen(options):
+        raise CallerError(
+            "freezing: a package cannot hold what is computed from parameters; expected a model"
+            f" without `freezing`, or {otherwise}"
+        )
+    if is_tuned(options):
+        raise CallerError(
+            "products 'tuned': a package cannot hold what the fleet chooses later; expected another"
+            f" value of `products`, or {otherwise}"
+        )
+
+
 def compile_options(options: Mapping[str, Any]) -> CompileOptions:
     """The options of the compilation among the options; the fleet's choices are added later.
 
