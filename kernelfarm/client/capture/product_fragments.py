@@ -132,8 +132,8 @@ class _Cutter:
         operands = [arg.value for arg in node.args if isinstance(arg, Ref)]
         if len(operands) != len([*uses_of(node)]):
             return "operands"
-        before = [*self._views_of(operands)]
-        before += self._weight(operands[-1], {product, *before})
+        before = {*self._views_of(operands)}
+        before |= self._weight(operands[-1], before | {product})
         behind = self._behind(product, MAX_FRAGMENT_NODES - 1 - len(before))
         made = self._made(sorted({*before, product, *behind}), {product, *behind})
         if any(map(_has_symbols, made.graph.nodes)) or any(map(_varies, made.graph.inputs)):
