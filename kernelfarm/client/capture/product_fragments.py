@@ -132,6 +132,8 @@ class _Cutter:
         operands = [arg.value for arg in node.args if isinstance(arg, Ref)]
         if len(operands) != len([*uses_of(node)]):
             return "operands"
+        if node.types[0].dtype.is_opaque:
+            return "types"
         before = {*self._views_of(operands)}
         before |= self._weight(operands[-1], before | {product})
         behind = self._behind(product, MAX_FRAGMENT_NODES - 1 - len(before))

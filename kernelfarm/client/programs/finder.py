@@ -19,6 +19,7 @@ from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
     from kernelfarm.client.programs.tuned_products import TunedProducts
@@ -36,6 +37,18 @@ class BackendOptions:
     compiled: CompileOptions
     is_frozen: bool = False
     is_tuned: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that the options may be together.
+
+        Raises:
+            CallerError: they may not.
+        """
+        if self.is_tuned and self.settings.cuda_graphs:
+            raise CallerError(
+                "products 'tuned' with CUDA graphs: recorded calls keep the program that they were"
+                " recorded with; expected another value of `products`, or no CUDA graphs"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.caller_facts import facts_of
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.loaders.contract import DeviceSupport, LaunchTimer
+from kernelfarm.client.process.exit import pause
 from kernelfarm.client.programs.loaded import LoadedProgram
 from kernelfarm.client.programs.product_subjects import Candidate, ProductSubject
 from kernelfarm.client.programs.tiers import ProgramRequest, find_program
@@ -96,8 +97,14 @@ class Measuring:
                 _launch(PlanRunner(program.for_graph(captured, self.support.loader)), args)
                 for program in programs
             ]
+
+            def prepare() -> None:
+                if pause(0):  # the process must not wait for this thread
+                    raise UnavailableError("the process ends")
+                wait()
+
             limit = TimeLimit(self.limit_s)
-            return fastest(launches, wait, self.timer, subject.name, limit).times_ms
+            return fastest(launches, prepare, self.timer, subject.name, limit).times_ms
 
 
 def _launch(runner: PlanRunner, args: Sequence[torch.Tensor]) -> Callable[[], None]:
@@ -126,10 +133,11 @@ def _random_arguments(subject: ProductSubject) -> list[torch.Tensor]:
     captured = subject.fragment.captured
     kinds = zip(captured.sources, subject.fragment.inputs, strict=True)
     draws = torch.Generator(device=captured.device).manual_seed(0)
-    return [_random(k, captured.device, draws) for at, k in kinds if isinstance(at, int)]
+    return [random_tensor(k, captured.device, draws) for at, k in kinds if isinstance(at, int)]
 
 
-def _random(kind: TensorType, device: torch.device, draws: torch.Generator) -> torch.Tensor:
+def random_tensor(kind: TensorType, device: torch.device, draws: torch.Generator) -> torch.Tensor:
+    """A tensor of a type with constant sizes and strides: normal, or small integers."""
     dtype = dtype_to_torch(kind.dtype)
     shape = tuple(extent.as_int() for extent in kind.shape)
     strides = tuple(stride.as_int() for stride in kind.strides or ())
@@ -138,7 +146,7 @@ def _random(kind: TensorType, device: torch.device, draws: torch.Generator) -> t
         return made
     # Elements that share an address are written once.
     memory = made.as_strided((span_elems(shape, strides),), (1,))
-    if dtype.is_floating_point or dtype.is_complex:
+    if dtype.is_floating_point:
         memory.copy_(torch.empty_like(memory, dtype=_drawn(dtype)).normal_(generator=draws))
     elif dtype is torch.bool:
         memory.copy_(torch.empty_like(memory, dtype=torch.int8).random_(0, 2, generator=draws))

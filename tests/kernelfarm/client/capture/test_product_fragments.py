@@ -104,6 +104,13 @@ def test_products_of_varying_sizes_have_none() -> None:
     assert (found.fragments, found.refused) == ((), ("sizes",))
 
 
+def test_products_that_no_kernel_computes_have_none() -> None:
+    x = torch.randn(8, 64, dtype=torch.complex64)
+    with torch.no_grad():
+        found = product_fragments(traced_one(torch.mm, x, x.t()))
+    assert (found.fragments, found.refused) == ((), ("types",))
+
+
 def test_long_chains_end_at_the_limit() -> None:
     def chain(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = linear(x, w)

@@ -227,6 +227,15 @@ def test_a_graph_without_products_asks_nobody(client: Client) -> None:
     assert threading.active_count() < 100
 
 
+def test_tuned_products_are_refused_with_cuda_graphs(client: Client) -> None:
+    client.begin("recorded", cuda_graphs=True)
+    model = Layer()
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as caught:
+        client.compiled(model)(model.inputs())
+    assert isinstance(caught.value.inner_exception, CallerError)
+    assert "'tuned' with CUDA graphs" in str(caught.value.inner_exception)
+
+
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
