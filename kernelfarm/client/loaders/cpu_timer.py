@@ -37,7 +37,7 @@ class CpuTimer:
         self, launch: Callable[[], None], prepare: Callable[[], None], count: int
     ) -> list[float]:
         """The times of `count` launches; memory of the last cache's size is written before each."""
-        # A new thread has the number of threads that torch was told only after torch asked for it.
+        # A new thread gets torch's setting for the OpenMP runtime when it first asks torch for it.
         torch.get_num_threads()
         flushed = torch.empty(_flushed_bytes(), dtype=torch.uint8)
         times_ms = []

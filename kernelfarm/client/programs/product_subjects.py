@@ -75,12 +75,17 @@ def product_subjects(
     """The subjects of a graph; counts the products that are not tuned, by reasons."""
     found = product_fragments(captured)
     for reason in found.refused:
-        counters.count(f"tuning.products.refused.{reason}")
+        count_refused(reason)
     if found.refused:
         reasons = ", ".join(dict.fromkeys(found.refused))
         _log.info("kernelfarm: %d products are not tuned: %s", len(found.refused), reasons)
     device = timer.device()
     return tuple(_subject(cut, support.target, options, device) for cut in found.fragments)
+
+
+def count_refused(reason: str) -> None:
+    """Counts a product that is not tuned, or a graph whose products are not."""
+    counters.count(f"tuning.products.refused.{reason}")
 
 
 def _subject(

@@ -28,13 +28,15 @@ MAX_SUBJECTS: Final = 1024
 class SubjectProgress:
     """What is known of one subject: `winner`, and whether it `is_final`.
 
+    `times_ms` are the times that this process measured, by candidate; none if it measured nothing.
     A subject that ends without a winner leaves its products to the program that nobody measured.
     """
 
     def __init__(self, subject: ProductSubject, fleet: TuningFleet, measuring: Measuring) -> None:
         self.winner: int | None = None
         self.is_final = False
-        self._subject = subject
+        self.times_ms: tuple[float, ...] = ()
+        self.subject = subject
         self._fleet = fleet
         self._measuring = measuring
         self._has_measured = False
@@ -59,19 +61,19 @@ class SubjectProgress:
     def _measure(self) -> None:
         self._has_measured = True
         try:
-            times_ms = self._measuring.times_ms(self._subject)
+            self.times_ms = self._measuring.times_ms(self.subject)
         except KernelfarmError as error:
             counters.count(f"tuning.products.failures.{error.reason.lower()}")
-            _log.warning("kernelfarm: %s was not measured: %s", self._subject.name, error)
+            _log.warning("kernelfarm: %s was not measured: %s", self.subject.name, error)
             self.is_final = True
             return
         counters.count("tuning.products.measured")
-        self._choice.report(times_ms)
+        self._choice.report(self.times_ms)
         # Measuring may have taken as long as a choice asks the farm.
         self._choice = self._new_choice()
 
     def _new_choice(self) -> FleetChoice:
-        return FleetChoice(self._fleet, self._subject.tuned, self._subject.name, alone=_WAIT)
+        return FleetChoice(self._fleet, self.subject.tuned, self.subject.name, alone=_WAIT)
 
 
 class Tunable(Protocol):
@@ -119,7 +121,12 @@ class ProductTuner:
         if starts:
             run_in_background(self._work, "kernelfarm-products")
 
-    def forget(self) -> None:
+    def all_progress(self) -> tuple[SubjectProgress, ...]:
+        """What is known of the subjects of this process, in the order of their last use."""
+        with self._lock:
+            return tuple(self._progress.values())
+
+    def clear(self) -> None:
         """Drops all graphs and winners, as in a new process: a forked child has no thread."""
         self._lock = threading.Lock()  # a thread of the parent may have held it at the fork
         self._graphs = []
@@ -150,4 +157,4 @@ class ProductTuner:
 
 
 TUNER: Final = ProductTuner()
-os.register_at_fork(after_in_child=TUNER.forget)
+os.register_at_fork(after_in_child=TUNER.clear)

@@ -25,6 +25,7 @@ from kernelfarm.client.programs.product_measuring import Measuring
 from kernelfarm.client.programs.product_subjects import (
     ProductSubject,
     all_choices,
+    count_refused,
     looked_up,
     product_subjects,
     timer_of,
@@ -146,7 +147,7 @@ class TunedProducts:
         graph, access = self._graph, self._access
         timer = timer_of(graph.support, graph.captured)
         if timer is None:
-            counters.count("tuning.products.refused.device")
+            count_refused("device")
             _log.info("kernelfarm: products are not tuned: %s has no timer", graph.captured.device)
             return None
         subjects = product_subjects(graph.captured, graph.support, graph.options, timer)

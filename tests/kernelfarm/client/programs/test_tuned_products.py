@@ -62,7 +62,7 @@ class Client:
 
     def begin(self, disk: str, **options: object) -> None:
         """As a new process, with the options of its models."""
-        TUNER.forget()
+        TUNER.clear()
         torch._dynamo.reset()
         counters.reset()
         self.monkeypatch.setattr(finder, "_store", ProgramStore())
@@ -77,7 +77,7 @@ class Client:
 @pytest.fixture
 def client(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     yield Client(monkeypatch, farm.endpoint, tmp_path)
-    TUNER.forget()
+    TUNER.clear()
 
 
 def counted(name: str) -> int:
@@ -129,7 +129,7 @@ def test_one_client_measures_and_later_ones_begin_with_the_winners(client: Clien
             assert counted("tuning.products.tuned") == 1
             assert counted("warm.hits") == traces
             assert counted("farm.misses") == counted("tuning.products.auto") == 0
-            TUNER.forget()
+            TUNER.clear()
             assert counted("tuning.measured") == counted("runner.programs_replaced") == 0
 
 
