@@ -131,8 +131,7 @@ def _chosen() -> Iterator[Chosen]:
 
     for found in TUNER.all_progress():
         choice = "none" if found.winner is None else CANDIDATES[found.winner].value
-        subject = found.subject
-        yield Chosen(subject.name, len(subject.fragment.nodes), choice, found.times_ms)
+        yield Chosen(found.name, found.count, choice, found.times_ms)
 
 
 def _conditions(options: argparse.Namespace) -> list[str]:

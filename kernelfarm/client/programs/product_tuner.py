@@ -29,43 +29,52 @@ class SubjectProgress:
     """What is known of one subject: `winner`, and whether it `is_final`.
 
     `times_ms` are the times that this process measured, by candidate; none if it measured nothing.
-    A subject that ends without a winner leaves its products to the program that nobody measured.
+    `count` is the number of products in the first graph that has the subject. A subject that ends
+    without a winner leaves its products to the program that nobody measured.
     """
 
     def __init__(self, subject: ProductSubject, fleet: TuningFleet, measuring: Measuring) -> None:
+        self.name, self.count = subject.name, len(subject.fragment.nodes)
         self.winner: int | None = None
-        self.is_final = False
         self.times_ms: tuple[float, ...] = ()
-        self.subject = subject
         self._fleet = fleet
-        self._measuring = measuring
+        # Refers to the graph, so it is dropped in the end.
+        self._to_measure: tuple[Measuring, ProductSubject] | None = (measuring, subject)
+        self._tuned = subject.tuned
         self._has_measured = False
         self._choice = self._new_choice()
+
+    @property
+    def is_final(self) -> bool:
+        """True if the winner, or that there is none, does not change in this process."""
+        return self._to_measure is None
 
     def note(self, advice: Advice) -> None:
         """Takes what the farm said."""
         if advice.winner is not None:
-            self.winner, self.is_final = advice.winner, advice.is_final
+            self.winner = advice.winner
+        if advice.is_final:
+            self._to_measure = None
 
-    def turn(self, may_measure: bool) -> None:
+    def turn(self, *, may_measure: bool) -> None:
         """Asks the farm, if it is time to, and measures if the farm asks for it."""
-        if self.is_final:
+        if self._to_measure is None:
             return
         advice = self._choice.advice(can_measure=may_measure and not self._has_measured)
         self.note(advice)
         if advice.should_measure:
-            self._measure()
+            self._measure(*self._to_measure)
         elif self._choice.has_ended:
-            self.is_final = True
+            self._to_measure = None
 
-    def _measure(self) -> None:
+    def _measure(self, measuring: Measuring, subject: ProductSubject) -> None:
         self._has_measured = True
         try:
-            self.times_ms = self._measuring.times_ms(self.subject)
+            self.times_ms = measuring.times_ms(subject)
         except KernelfarmError as error:
             counters.count(f"tuning.products.failures.{error.reason.lower()}")
-            _log.warning("kernelfarm: %s was not measured: %s", self.subject.name, error)
-            self.is_final = True
+            _log.warning("kernelfarm: %s was not measured: %s", self.name, error)
+            self._to_measure = None
             return
         counters.count("tuning.products.measured")
         self._choice.report(self.times_ms)
@@ -73,7 +82,7 @@ class SubjectProgress:
         self._choice = self._new_choice()
 
     def _new_choice(self) -> FleetChoice:
-        return FleetChoice(self._fleet, self.subject.tuned, self.subject.name, alone=_WAIT)
+        return FleetChoice(self._fleet, self._tuned, self.name, alone=_WAIT)
 
 
 class Tunable(Protocol):
