@@ -22,7 +22,12 @@ from kernelfarm.client.loaders.cpu_timer import CpuTimer
 from kernelfarm.client.loaders.tuned_kernels import Advice, TunedKernel, TuningFleet
 from kernelfarm.digest import program_key, tuning_digest
 from kernelfarm.errors import KernelfarmError
-from kernelfarm.ir.product_choice import PRODUCT_OPS, NodeChoice, ProductChoice
+from kernelfarm.ir.product_choice import (
+    MAX_NODE_CHOICES,
+    PRODUCT_OPS,
+    NodeChoice,
+    ProductChoice,
+)
 
 _log = logging.getLogger("kernelfarm.client")
 
@@ -125,11 +130,14 @@ def _answer(subject: ProductSubject, asked: Future[Advice]) -> Advice | None:
 def all_choices(
     subjects: Sequence[ProductSubject], winners: Sequence[int | None]
 ) -> tuple[NodeChoice, ...]:
-    """The choices for a graph in ascending order of its nodes; none where there is no winner."""
+    """The choices for a graph in ascending order of its nodes; none where there is no winner.
+
+    A request may have `MAX_NODE_CHOICES`, so products behind these stay as nobody measured them.
+    """
     found = (
         choice
         for subject, winner in zip(subjects, winners, strict=True)
         if winner is not None
         for choice in subject.choices(winner)
     )
-    return tuple(sorted(found))
+    return tuple(sorted(found))[:MAX_NODE_CHOICES]

@@ -72,9 +72,10 @@ class SubjectProgress:
         try:
             self.times_ms = measuring.times_ms(subject)
         except KernelfarmError as error:
-            counters.count(f"tuning.products.failures.{error.reason.lower()}")
-            _log.warning("kernelfarm: %s was not measured: %s", self.name, error)
             self._to_measure = None
+            if not pause(0):  # at the end of the process, calls of the farm are ended
+                counters.count(f"tuning.products.failures.{error.reason.lower()}")
+                _log.warning("kernelfarm: %s was not measured: %s", self.name, error)
             return
         counters.count("tuning.products.measured")
         self._choice.report(self.times_ms)

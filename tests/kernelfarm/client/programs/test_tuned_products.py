@@ -182,6 +182,18 @@ def test_gradients_of_tuned_products_are_those_of_eager(client: Client) -> None:
             wait_until(replaced, TIMEOUT_S, "both programs")
 
 
+def test_products_of_a_frozen_model_are_tuned(client: Client) -> None:
+    model = Layer().eval()
+    x = model.inputs()
+    with torch.no_grad():
+        client.begin("frozen", freezing=True)
+        fast = client.compiled(model)
+        torch.testing.assert_close(fast(x), model(x))
+        wait_until(is_swapped, TIMEOUT_S, "the program")
+        torch.testing.assert_close(fast(x), model(x))
+    assert counted("tuning.products.measured") == 2
+
+
 def test_candidates_that_are_one_program_are_not_measured(client: Client) -> None:
     """No kernel computes products of f64: the reports say that both candidates take as long."""
     model = Layer().double()
