@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kernelfarm.client.capture.captured import CapturedGraph
@@ -113,7 +114,7 @@ class ProgramFinder:
 
         self._tuning = TunedProducts(
             GraphToTune(self._captured, self._support, self._options.compiled),
-            access_to(self._options.settings),
+            partial(access_to, self._options.settings),
             self._with_choices,
             runner.replace,
         )

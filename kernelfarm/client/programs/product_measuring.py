@@ -129,11 +129,19 @@ def _own_stream(device: torch.device) -> Iterator[Callable[[], None]]:
 
 
 def _random_arguments(subject: ProductSubject) -> list[torch.Tensor]:
-    """Tensors of a call, with the strides of the graph's, and random elements."""
+    """Tensors of a call, with the strides of the graph's, and random elements.
+
+    Raises:
+        UnavailableError: the device has no memory for them.
+    """
     captured = subject.fragment.captured
-    kinds = zip(captured.sources, subject.fragment.inputs, strict=True)
-    draws = torch.Generator(device=captured.device).manual_seed(0)
-    return [random_tensor(k, captured.device, draws) for at, k in kinds if isinstance(at, int)]
+    device, inputs = captured.device, subject.fragment.inputs
+    kinds = zip(captured.sources, inputs, strict=True)
+    draws = torch.Generator(device=device).manual_seed(0)
+    try:
+        return [random_tensor(k, device, draws) for at, k in kinds if isinstance(at, int)]
+    except (RuntimeError, MemoryError) as error:
+        raise UnavailableError(f"no memory for {len(inputs)} inputs: {error}") from error
 
 
 def random_tensor(kind: TensorType, device: torch.device, draws: torch.Generator) -> torch.Tensor:

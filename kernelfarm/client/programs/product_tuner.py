@@ -99,7 +99,7 @@ class ProductTuner:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._graphs: list[Tunable] = []
-        self._progress: dict[tuple[bytes, str, str], SubjectProgress] = {}
+        self._progress: dict[tuple[bytes, str, str, str], SubjectProgress] = {}
         self._is_working = False
 
     def progress_of(
@@ -111,7 +111,8 @@ class ProductTuner:
     ) -> SubjectProgress:
         """The progress of a subject, which equal ones share; `advice` is what the farm has said."""
         settings = measuring.access.settings
-        key = (subject.tuned.digest, settings.endpoint, settings.namespace)
+        tuned = subject.tuned
+        key = (tuned.digest, tuned.device, settings.endpoint, settings.namespace)
         with self._lock:
             found = self._progress.pop(key, None)
             if found is None:
@@ -131,6 +132,11 @@ class ProductTuner:
         if starts:
             run_in_background(self._work, "kernelfarm-products")
 
+    def works_on(self, graph: Tunable) -> bool:
+        """True if a graph was added, and is not done."""
+        with self._lock:
+            return graph in self._graphs
+
     def all_progress(self) -> tuple[SubjectProgress, ...]:
         """What is known of the subjects of this process, in the order of their last use."""
         with self._lock:
@@ -144,16 +150,19 @@ class ProductTuner:
         self._is_working = False
 
     def _work(self) -> None:
+        own = self._graphs
         while True:
             with self._lock:
-                graphs = [*self._graphs]
-                if not graphs:
+                if self._graphs is not own:  # cleared: another thread works on new graphs
+                    return
+                if not own:
                     self._is_working = False
                     return
+                graphs = [*own]
             for graph in graphs:
                 if pause(0) or not self._turn(graph):
                     with self._lock:
-                        self._graphs.remove(graph)
+                        own.remove(graph)
             if pause(_TURN_S):
                 return
 

@@ -19,7 +19,7 @@ from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.tuning_client import FarmTuning
-from kernelfarm.client.loaders.contract import DeviceSupport
+from kernelfarm.client.loaders.contract import DeviceSupport, LaunchTimer
 from kernelfarm.client.loaders.tuned_kernels import Advice
 from kernelfarm.client.programs.product_measuring import Measuring
 from kernelfarm.client.programs.product_subjects import (
@@ -50,32 +50,28 @@ class GraphToTune:
     options: CompileOptions
 
 
-@dataclass(frozen=True, slots=True)
-class _Subjects:
-    """The subjects of a graph, how to measure them, and the fleet that knows their winners."""
-
-    subjects: tuple[ProductSubject, ...]
-    measuring: Measuring
-    fleet: FarmTuning
-
-
 class TunedProducts:
     """The choices for one graph.
 
-    `find` gives the graph's program with the choices of its options. `swap` lets later calls run
-    it, or returns false if it cannot do so now; it is a method of an object that the caller owns,
-    which is referred to weakly.
+    `access` gives the process's access to the farm, which is another one after a fork. `find` gives
+    the graph's program with the choices of its options. `swap` lets later calls run it, or returns
+    false if it cannot do so now; it is a method of an object that the caller owns, which is
+    referred to weakly.
     """
 
     def __init__(
-        self, graph: GraphToTune, access: FarmAccess, find: FindProgram, swap: Swap
+        self,
+        graph: GraphToTune,
+        access: Callable[[], FarmAccess],
+        find: FindProgram,
+        swap: Swap,
     ) -> None:
         self._graph = graph
         self._access = access
         self._find = find
         self._swap = weakref.WeakMethod(swap)
-        self._known: _Subjects | None = None
-        self._has_subjects = True
+        self._timer: LaunchTimer | None = None
+        self._subjects: tuple[ProductSubject, ...] | None = None
         self._used: tuple[NodeChoice, ...] | None = None
         self._missing: tuple[NodeChoice, ...] | None = None
         self._is_final = False
@@ -84,31 +80,24 @@ class TunedProducts:
 
     def program(self) -> PlanRunner | None:
         """The program with the fleet's choices; None if some are unknown or it cannot be had."""
-        known = self._subjects()
-        if known is None:
+        try:
+            return self._program()
+        except Exception:  # the call must get the other program, whatever is wrong here
+            counters.count("tuning.products.errors")
+            _log.exception("kernelfarm: the fleet's choices for a graph ended with an error")
+            self._subjects = ()
             return None
-        if self._is_final and self._used is not None:  # after an invalidation
-            return self._with(self._used)
-        self._advices = looked_up(known.fleet, known.subjects)
-        winners = [None if advice is None else advice.winner for advice in self._advices]
-        found = None
-        if None not in winners:
-            found = self._with(all_choices(known.subjects, winners))
-        else:
-            counters.count("tuning.products.auto")
-        are_final = all(advice is not None and advice.is_final for advice in self._advices)
-        self._is_final = found is not None and are_final
-        return found
 
     def go_on(self) -> None:
         """Leaves what `program` did not know, or what may change, to the process's tuner."""
-        known = self._known
-        is_going_on = any(not progress.is_final for progress in self._pending)
-        if known is None or self._is_final or is_going_on:
+        if not self._subjects or self._timer is None or self._is_final or TUNER.works_on(self):
             return
+        access, timer = self._access(), self._timer
+        limit_s = access.settings.autotune_limit_s
+        measuring = Measuring(access, self._graph.support, timer, limit_s)
         self._pending = tuple(
-            TUNER.progress_of(subject, known.fleet, known.measuring, advice)
-            for subject, advice in zip(known.subjects, self._advices, strict=True)
+            TUNER.progress_of(subject, _fleet(access), measuring, advice)
+            for subject, advice in zip(self._subjects, self._advices, strict=True)
         )
         TUNER.add(self)
 
@@ -117,14 +106,14 @@ class TunedProducts:
 
         For the tuner's thread.
         """
-        swap, known = self._swap(), self._known
-        if swap is None or known is None:
+        swap, subjects = self._swap(), self._subjects
+        if swap is None or not subjects:
             return False
         for progress in self._pending:
-            progress.turn(may_measure=self._access.settings.autotune != "first")
+            progress.turn(may_measure=self._access().settings.autotune != "first")
         is_decided = all(p.winner is not None or p.is_final for p in self._pending)
         is_final = all(p.is_final for p in self._pending)
-        choices = all_choices(known.subjects, [p.winner for p in self._pending])
+        choices = all_choices(subjects, [p.winner for p in self._pending])
         # A first winner is used at once; it is replaced only when all are final.
         may_swap = is_decided and (self._used is None or is_final)
         if may_swap and choices and choices not in (self._used, self._missing):
@@ -136,27 +125,33 @@ class TunedProducts:
         self._is_final = is_final
         return not is_final
 
-    def _subjects(self) -> _Subjects | None:
-        """The subjects of the graph; None if it has none, or its device cannot be measured."""
-        if self._known is None and self._has_subjects:
-            self._known = self._made_subjects()
-            self._has_subjects = self._known is not None
-        return self._known
+    def _program(self) -> PlanRunner | None:
+        if self._subjects is None:
+            self._subjects = self._found_subjects()
+        if not self._subjects:
+            return None
+        if self._is_final and self._used is not None:  # after an invalidation
+            return self._with(self._used)
+        self._advices = looked_up(_fleet(self._access()), self._subjects)
+        winners = [None if advice is None else advice.winner for advice in self._advices]
+        found = None
+        if None not in winners:
+            found = self._with(all_choices(self._subjects, winners))
+        else:
+            counters.count("tuning.products.auto")
+        are_final = all(advice is not None and advice.is_final for advice in self._advices)
+        self._is_final = found is not None and are_final
+        return found
 
-    def _made_subjects(self) -> _Subjects | None:
-        graph, access = self._graph, self._access
-        timer = timer_of(graph.support, graph.captured)
-        if timer is None:
+    def _found_subjects(self) -> tuple[ProductSubject, ...]:
+        """The subjects of the graph; none if its device cannot be measured."""
+        graph = self._graph
+        self._timer = timer_of(graph.support, graph.captured)
+        if self._timer is None:
             count_refused("device")
             _log.info("kernelfarm: products are not tuned: %s has no timer", graph.captured.device)
-            return None
-        subjects = product_subjects(graph.captured, graph.support, graph.options, timer)
-        if not subjects:
-            return None
-        measuring = Measuring(access, graph.support, timer, access.settings.autotune_limit_s)
-        return _Subjects(
-            subjects, measuring, FarmTuning(access.client, access.check_recent_failure)
-        )
+            return ()
+        return product_subjects(graph.captured, graph.support, graph.options, self._timer)
 
     def _with(self, choices: tuple[NodeChoice, ...]) -> PlanRunner | None:
         """The program with these choices; None if no tier has it."""
@@ -172,3 +167,7 @@ class TunedProducts:
         _log.info("kernelfarm: the fleet chose for products by node: %s", stated)
         self._used = choices
         return found
+
+
+def _fleet(access: FarmAccess) -> FarmTuning:
+    return FarmTuning(access.client, access.check_recent_failure)

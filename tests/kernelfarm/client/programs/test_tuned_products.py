@@ -14,6 +14,7 @@ from torch import nn
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.compile_model import connect
+from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.tuning_client import FarmTuning, ReporterName
 from kernelfarm.client.loaders.by_device import host_support
@@ -26,6 +27,8 @@ from kernelfarm.client.programs.product_subjects import (
 )
 from kernelfarm.client.programs.product_tuner import TUNER
 from kernelfarm.client.programs.store import ProgramStore
+from kernelfarm.client.programs.tuned_products import GraphToTune, TunedProducts
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.errors import CallerError, MalformedMessageError
 from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.program_ir import ExternCall
@@ -228,6 +231,33 @@ def test_a_farm_without_an_answer_leaves_what_was_not_measured(
 def _failures() -> int:
     found = counters.snapshot().items()
     return sum(n for name, n in found if name.startswith("tuning.fleet.failures."))
+
+
+class Runner:
+    """Owns the method that would swap a program."""
+
+    def swap(self, program: PlanRunner) -> bool:
+        raise AssertionError(f"swapped {program}")
+
+
+def test_a_bug_in_tuning_leaves_the_program_that_nobody_measured() -> None:
+    def broken() -> FarmAccess:
+        raise RuntimeError("a bug")
+
+    def find(options: CompileOptions) -> PlanRunner:
+        raise AssertionError(f"asked for {options}")
+
+    counters.reset()
+    model = Layer()
+    with torch.no_grad():
+        graph = GraphToTune(traced_one(model, model.inputs()), host_support(), CompileOptions())
+    runner = Runner()
+    tuned = TunedProducts(graph, broken, find, runner.swap)
+    for _ in range(2):
+        assert tuned.program() is None
+        tuned.go_on()
+    assert not tuned.turn()
+    assert counted("tuning.products.errors") == 1
 
 
 def test_a_graph_without_products_asks_nobody(client: Client) -> None:
