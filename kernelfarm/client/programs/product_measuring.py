@@ -32,6 +32,8 @@ _log = logging.getLogger("kernelfarm.client")
 _EQUAL_MS: Final = 1e-6
 """The time that is reported of candidates that are the same program: reports compare times, so any
 one does."""
+_ROUNDS: Final = 4
+"""Rounds in which the candidates take turns: calls run beside them."""
 _QUEUED_CYCLES: Final = 1_000_000
 """A GPU waits so long before a launch, about 0.5 ms, while Python queues the launches: so the time
 between two events is that of the kernels alone."""
@@ -103,7 +105,7 @@ class Measuring:
                     raise UnavailableError("the process ends")
                 wait()
 
-            limit = TimeLimit(self.limit_s)
+            limit = TimeLimit(self.limit_s, rounds=_ROUNDS)
             return fastest(launches, prepare, self.timer, subject.name, limit).times_ms
 
 
