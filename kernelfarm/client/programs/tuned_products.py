@@ -10,13 +10,15 @@ call, and an error leaves the program that runs.
 from __future__ import annotations
 
 import logging
+import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.client.farm.access import FarmAccess
+from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S, FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.tuning_client import FarmTuning
 from kernelfarm.client.loaders.contract import DeviceSupport, LaunchTimer
@@ -32,10 +34,13 @@ from kernelfarm.client.programs.product_subjects import (
 )
 from kernelfarm.client.programs.product_tuner import TUNER, SubjectProgress
 from kernelfarm.client.runtime.runner import PlanRunner
-from kernelfarm.errors import KernelfarmError
+from kernelfarm.errors import DeadlineError, KernelfarmError, UnavailableError
 from kernelfarm.ir.product_choice import NodeChoice
 
 _log = logging.getLogger("kernelfarm.client")
+
+_TRIES: Final = 30
+"""How often a program that the farm does not send in time is requested again."""
 
 FindProgram = Callable[[CompileOptions], PlanRunner]
 Swap = Callable[[PlanRunner], bool]
@@ -74,6 +79,8 @@ class TunedProducts:
         self._subjects: tuple[ProductSubject, ...] | None = None
         self._used: tuple[NodeChoice, ...] | None = None
         self._missing: tuple[NodeChoice, ...] | None = None
+        self._tries_left = _TRIES
+        self._try_again_s = 0.0
         self._is_final = False
         self._advices: list[Advice | None] = []
         self._pending: tuple[SubjectProgress, ...] = ()
@@ -116,14 +123,24 @@ class TunedProducts:
         choices = all_choices(subjects, [p.winner for p in self._pending])
         # A first winner is used at once; it is replaced only when all are final.
         may_swap = is_decided and (self._used is None or is_final)
-        if may_swap and choices and choices not in (self._used, self._missing):
-            before = self._used
-            found = self._with(choices)
-            if found is not None and not swap(found):
-                self._used = before
-                return True
+        is_new = choices not in ((), self._used, self._missing)
+        if may_swap and is_new and not self._swapped(choices, swap):
+            return True
         self._is_final = is_final
         return not is_final
+
+    def _swapped(self, choices: tuple[NodeChoice, ...], swap: Swap) -> bool:
+        """True if calls run the program with these choices now, or never will; false: later."""
+        if time.monotonic() < self._try_again_s:
+            return False
+        before = self._used
+        found = self._with(choices)
+        if found is None:
+            return choices == self._missing
+        if not swap(found):
+            self._used = before
+            return False
+        return True
 
     def _program(self) -> PlanRunner | None:
         if self._subjects is None:
@@ -159,14 +176,22 @@ class TunedProducts:
             found = self._find(replace(self._graph.options, node_choices=choices))
         except KernelfarmError as error:
             counters.count(f"tuning.products.failures.{error.reason.lower()}")
-            _log.warning("kernelfarm: the program that the fleet chose is missing: %s", error)
-            self._missing = choices
+            _log.info("kernelfarm: the program that the fleet chose is missing: %s", error)
+            self._note_missing(choices, error)
             return None
         counters.count("tuning.products.tuned")
         stated = ", ".join(f"{choice.node} {choice.choice.value}" for choice in choices)
         _log.info("kernelfarm: the fleet chose for products by node: %s", stated)
         self._used = choices
         return found
+
+    def _note_missing(self, choices: tuple[NodeChoice, ...], error: KernelfarmError) -> None:
+        """The farm goes on compiling after a deadline, and may come back; other errors stay."""
+        if self._tries_left and isinstance(error, DeadlineError | UnavailableError):
+            self._tries_left -= 1
+            self._try_again_s = time.monotonic() + PAUSE_AFTER_FAILURE_S
+        else:
+            self._missing = choices
 
 
 def _fleet(access: FarmAccess) -> FarmTuning:

@@ -18,7 +18,7 @@ from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.tuning_client import FarmTuning, ReporterName
 from kernelfarm.client.loaders.by_device import host_support
-from kernelfarm.client.programs import finder
+from kernelfarm.client.programs import finder, tuned_products
 from kernelfarm.client.programs.product_subjects import (
     CANDIDATES,
     ProductSubject,
@@ -29,7 +29,8 @@ from kernelfarm.client.programs.product_tuner import TUNER
 from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tuned_products import GraphToTune, TunedProducts
 from kernelfarm.client.runtime.runner import PlanRunner
-from kernelfarm.errors import CallerError, MalformedMessageError
+from kernelfarm.client.settings import client_settings
+from kernelfarm.errors import CallerError, DeadlineError, MalformedMessageError
 from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.program_ir import ExternCall
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
@@ -234,10 +235,44 @@ def _failures() -> int:
 
 
 class Runner:
-    """Owns the method that would swap a program."""
+    """Owns the method that swaps a program."""
+
+    def __init__(self) -> None:
+        self.swapped: list[PlanRunner] = []
 
     def swap(self, program: PlanRunner) -> bool:
-        raise AssertionError(f"swapped {program}")
+        self.swapped.append(program)
+        return True
+
+
+def test_a_program_that_comes_late_is_requested_again(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned_products, "PAUSE_AFTER_FAILURE_S", 0.0)
+    model = Layer()
+    with torch.no_grad():
+        captured = traced_one(model, model.inputs())
+    reported(client.endpoint, captured, 1)
+    client.begin("late")
+    settings = client_settings(endpoint=client.endpoint)
+    access, support = finder.access_to(settings), host_support()
+    asked: list[CompileOptions] = []
+
+    def find(options: CompileOptions) -> PlanRunner:
+        asked.append(options)
+        if len(asked) < 3:
+            raise DeadlineError("the farm goes on compiling")
+        loaded = ProgramStore().program(access, captured, support, options)
+        return PlanRunner(loaded.for_graph(captured, support.loader))
+
+    runner = Runner()
+    graph = GraphToTune(captured, support, CompileOptions())
+    tuned = TunedProducts(graph, lambda: access, find, runner.swap)
+    assert tuned.program() is None
+    tuned.go_on()
+    wait_until(lambda: len(runner.swapped) == 1, TIMEOUT_S, "the program")
+    assert len(asked) == 3 and len({options.node_choices for options in asked}) == 1
+    assert counted("tuning.products.failures.deadline_exceeded") == 2
 
 
 def test_a_bug_in_tuning_leaves_the_program_that_nobody_measured() -> None:
@@ -256,7 +291,7 @@ def test_a_bug_in_tuning_leaves_the_program_that_nobody_measured() -> None:
     for _ in range(2):
         assert tuned.program() is None
         tuned.go_on()
-    assert not tuned.turn()
+    assert not tuned.turn() and not runner.swapped
     assert counted("tuning.products.errors") == 1
 
 
