@@ -71,7 +71,8 @@ class Client:
         counters.reset()
         self.monkeypatch.setattr(finder, "_store", ProgramStore())
         self.monkeypatch.setenv("KERNELFARM_DISK_CACHE_DIR", str(self.disk / disk))
-        self.options = {"endpoint": self.endpoint, "products": "tuned", **options}
+        stated = {"endpoint": self.endpoint, "products": "tuned", "autotune_limit_s": 0.4}
+        self.options = {**stated, **options}
 
     def compiled(self, model: nn.Module) -> nn.Module:
         found: nn.Module = torch.compile(model, backend="kernelfarm", options=self.options)
