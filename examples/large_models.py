@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from examples.diffusion_unet import DiffusionUNet
+from examples.integer_weights import with_integer_weights
 from examples.model_zoo import FirstResult, WithStaticCache, built
 from examples.real_inputs import VOCABULARY, RealInput
 
@@ -81,6 +83,12 @@ def _cached(model: nn.Module, name: str, batch: int, tokens: int, position: int)
     module = WithStaticCache(model, cached, batch).eval()
     at = torch.tensor(position, device=torch.get_default_device())
     return RealInput(name, module, (_ids(batch, tokens), at))
+
+
+def _llama_of_integers(batch: int) -> RealInput:
+    """A decoding step by weights of four bits, with scales of 128 terms."""
+    model = with_integer_weights(_llama_of_4096(), 4)
+    return _cached(model, f"llama-8b-decode-{batch}-int4", batch, 1, TOKENS)
 
 
 def _ids(batch: int, tokens: int, vocabulary: int = VOCABULARY) -> torch.Tensor:
@@ -225,6 +233,7 @@ LARGE: dict[str, Callable[[], RealInput]] = {
     "llama-8b-decode-16k": lambda: _cached(
         _llama_of_4096(), "llama-8b-decode-16k", 1, 1, LONG_CACHE - 1
     ),
+    **{f"llama-8b-decode-{batch}-int4": partial(_llama_of_integers, batch) for batch in (1, 8, 32)},
     "bert-large": _bert,
     "vit-large": _vit,
     "resnet-50": lambda: _convnet("resnet-50", "ResNet"),

@@ -31,7 +31,8 @@ MAX_PARTS = 8
 _LEAST_SAVING = 0.75
 """What is stored must have at most this share of the weight's bytes."""
 _WORD_BYTES = 4
-_ROW, _TERM = "n", "t"
+ROW, TERM = "n", "t"
+"""The names of the sizes by which positions of a weight's elements are stated."""
 _CREATES = frozenset(("full", "iota"))
 _NARROW_FLOATS = (DType.F16, DType.BF16)
 
@@ -113,7 +114,7 @@ def integer_weight(
     if not size or facts.numel(largest) is ZERO:
         return Refused("without terms or results")
     parts, rest = divmod(size, facts.numel(largest).constant)
-    indices = _WeightIndices(facts, weight, has_columns)
+    indices = WeightIndices(facts, weight, has_columns)
     if not rest and parts <= MAX_PARTS:
         for order in _orders(facts, largest, parts, indices.k):
             has_rows = indices.share_elements(order, largest)
@@ -207,7 +208,7 @@ def _is_large(facts: GraphFacts, value: int, weight_size: Expr) -> bool:
     return size.constant * 2 * MAX_PARTS > weight_size.constant
 
 
-class _WeightIndices:
+class WeightIndices:
     """Where the elements of a weight's terms are stored."""
 
     def __init__(self, facts: GraphFacts, weight: int, has_columns: bool) -> None:
@@ -220,12 +221,12 @@ class _WeightIndices:
     def bounds(self, order: PartOrder) -> Bounds:
         """The ranges of a row and of a part's terms."""
         terms = as_expr(self.k // order.count - 1)
-        return Bounds({_TERM: Range(ZERO, terms), _ROW: Range(ZERO, as_expr(self.n - 1))})
+        return Bounds({TERM: Range(ZERO, terms), ROW: Range(ZERO, as_expr(self.n - 1))})
 
     def index(self, order: PartOrder, part: int) -> Index:
         """The index of a part's terms in the weight."""
         start, step = order.start_and_step(part, self.k)
-        term, row = symbol(_TERM) * step + start, symbol(_ROW)
+        term, row = symbol(TERM) * step + start, symbol(ROW)
         return (term, row) if self._has_columns else (row, term)
 
     def share_elements(self, order: PartOrder, source: int) -> bool | None:
@@ -242,11 +243,11 @@ class _WeightIndices:
             if len(read) != 1:  # none, a choice, or another piece of a cat
                 return None
             seen |= read
-        first = min(seen, key=lambda position: position.substitute({_TERM: 0, _ROW: 0}).constant)
+        first = min(seen, key=lambda position: position.substitute({TERM: 0, ROW: 0}).constant)
         apart = [position - first for position in seen]
         if not all(each.is_constant and each.constant < joined for each in apart):
             return None
-        steps = [step[0] for name in (_TERM, _ROW) if (step := first.linear_in(name))]
+        steps = [step[0] for name in (TERM, ROW) if (step := first.linear_in(name))]
         if len(steps) < 2 or not all(step.is_constant for step in steps):
             return None
         if steps[0].constant == len(seen):
@@ -267,19 +268,23 @@ def _positions(
             continue
         seen.add((current, at))
         if facts.is_storage(current):
-            position = simplify(_position(facts, current, at), bounds)
+            position = simplify(stored_position(facts, current, at), bounds)
             found[current] = found.get(current, frozenset()) | {position}
             continue
-        inner = _operand_indices(facts, facts.producers[current], at, bounds)
+        inner = operand_indices(facts, facts.producers[current], at, bounds)
         if inner is None:
             return None
         pending += inner
     return found
 
 
-def _operand_indices(
+def operand_indices(
     facts: GraphFacts, node: Node, at: Index, bounds: Bounds
 ) -> list[tuple[int, Index]] | None:
+    """The elements of a node's operands that an element of its result is made of.
+
+    None if it is not known which piece of a cat has the element.
+    """
     (result,) = node.results
     if node.op == "cat":
         dim = int_attr(node, "dim")
@@ -300,14 +305,15 @@ def _within(facts: GraphFacts, view: Node, at: Index, bounds: Bounds) -> Index:
     return tuple(simplify(part, bounds) for part in inner)
 
 
-def _position(facts: GraphFacts, value: int, at: Index) -> Expr:
+def stored_position(facts: GraphFacts, value: int, at: Index) -> Expr:
+    """Where an element of a stored value lies in its memory."""
     kind = facts.types[value]
     strides = kind.strides or contiguous_strides(kind.shape)
     return sum_of(part * stride for part, stride in zip(at, strides, strict=True))
 
 
 def _scale_of(
-    facts: GraphFacts, weight: int, indices: _WeightIndices, order: PartOrder
+    facts: GraphFacts, weight: int, indices: WeightIndices, order: PartOrder
 ) -> WeightScale | None:
     """The factor of a weight that is one for the terms of all parts; None if there is none.
 
@@ -337,8 +343,8 @@ def _scale_of(
         if positions[0] is None or any(found != positions[0] for found in positions):
             continue
         symbols = {name for found in positions[0].values() for at in found for name in at.symbols}
-        if _TERM not in symbols or order.count > 1:
-            return WeightScale(factor, rest, tuple(views), is_of_row=_TERM not in symbols)
+        if TERM not in symbols or order.count > 1:
+            return WeightScale(factor, rest, tuple(views), is_of_row=TERM not in symbols)
     return None
 
 

@@ -11,6 +11,7 @@ from kernelfarm.ir.loop_ir import Axis
 from kernelfarm.ir.panel_order import PANEL_RANK, PanelOrder, find_panel_order
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
+from optimizer_svc.analysis.grouped_nibbles import GroupedNibbles
 from optimizer_svc.analysis.index_maps import Index, operand_index, ravel
 from optimizer_svc.analysis.integer_weights import IntegerWeight, integer_weight
 from optimizer_svc.analysis.verdicts import Refused
@@ -34,7 +35,7 @@ class Product:
     a weight of `integers`. If parts have steps, they read x in their order, which is the value
     `ordered_x`, of shape (blocks, spans, step, m, terms). If the product `has_wide_x`, that is f32,
     in blocks of a cache line, so that successive terms of all parts and rows are neighbours; else
-    it is one block.
+    it is one block. A template kernel multiplies by `nibbles`.
 
     Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
     """
@@ -49,6 +50,7 @@ class Product:
     integers: IntegerWeight | None = None
     ordered_x: int | None = None
     has_wide_x: bool = False
+    nibbles: GroupedNibbles | None = None
 
 
 def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> Product | Refused:

@@ -12,6 +12,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, product_of
 from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.targets import FewRowFacts, ManyRowFacts, ProductTimes, TargetFacts, TileTimes
+from optimizer_svc.analysis.integer_weights import IntegerWeight
 from optimizer_svc.analysis.product_operands import Product
 from optimizer_svc.analysis.verdicts import Refused
 
@@ -114,18 +115,24 @@ def tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
 
 def times_of(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:
     """The times of products with few rows of a product's kind; None: not measured."""
-    if dtype is DType.F32 and product.integers is None:
+    if product.nibbles is not None:
+        return known.grouped_nibbles
+    if product.integers is not None and dtype in (*_NARROW, DType.F32):
+        return _times_of_integers(known, product.integers)
+    if dtype is DType.F32:
         return known.wide_columns if product.has_columns else known.wide
-    if dtype not in (*_NARROW, DType.F32):
+    if dtype not in _NARROW:
         return None
-    if product.integers is not None and product.integers.order.count == 1:
-        return known.integers if product.integers.has_rows else None
-    if product.integers is not None:
-        has_rows = product.integers.has_rows
-        return known.shared_integers if has_rows else known.shared_integer_columns
     if product.has_columns:
         return known.narrow_columns
     return known.paired if dtype is DType.BF16 and known.paired is not None else known.narrow
+
+
+def _times_of_integers(known: FewRowFacts, integers: IntegerWeight) -> ProductTimes | None:
+    """The times of products by weights that a model computes."""
+    if integers.order.count == 1:
+        return known.integers if integers.has_rows else None
+    return known.shared_integers if integers.has_rows else known.shared_integer_columns
 
 
 def times_text(expected: ExpectedTimes) -> str:

@@ -94,6 +94,8 @@ def existing_storages(facts: GraphFacts) -> dict[int, Storage]:
 def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[int, StridedView]:
     """Outputs, by position, that can be views of an extern result, because no other output is.
 
+    Results of template kernels are made in the output's memory, so the view is of all of it.
+
     No kernel can copy opaque values, so they are always returned as the framework gave them. Views
     of inputs are no aliases: an output may be meant as a copy (`clone`), which Prims do not show,
     and the framework makes aliases of inputs itself.
@@ -114,11 +116,15 @@ def output_aliases(facts: GraphFacts, storages: Mapping[int, Storage]) -> dict[i
         node = facts.producers.get(base)
         if node is None or node.op != "extern" or base in taken:
             continue
-        view = view_between(facts, arg.value, storages[base].whole())
+        whole = storages[base].whole()
+        view = view_between(facts, arg.value, whole)
         expected = storage_of(arg.value, BufferKind.OUTPUT, tensor)
         if isinstance(view, Refused) or not is_same_layout(
             expected.shape, view.strides, expected.strides
         ):
+            continue
+        has_all = view.offset is ZERO and facts.numel(arg.value) is facts.numel(base)
+        if is_template(node) and not has_all:  # its buffer is that of the output
             continue
         found[position] = view
         taken.add(base)

@@ -11,8 +11,12 @@ from kernelfarm.ir.graph_ir import Node
 ATTENTION_PARTS = "template.attention_parts"
 """(query, key, value, mask) -> weighted sums of values, largest scores and sums of weights, each
 for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
+NIBBLE_PRODUCT = "template.nibble_product"
+"""(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with
+a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_product.py`."""
+_TEMPLATES = (ATTENTION_PARTS, NIBBLE_PRODUCT)
 
 
-def is_template(node: Node) -> bool:
+def is_template(node: Node | None) -> bool:
     """True for a node that a template kernel computes."""
-    return node.op == "extern" and node.attr("op") == ATTENTION_PARTS
+    return node is not None and node.op == "extern" and node.attr("op") in _TEMPLATES

@@ -28,8 +28,9 @@ class Products:
 
     @property
     def stored(self) -> frozenset[int]:
-        """The values that are multiplied by weights."""
-        return frozenset(product.x for product in self.by_result.values())
+        """The values that are multiplied by weights in loops; template kernels read any views."""
+        made = (product for product in self.by_result.values() if product.nibbles is None)
+        return frozenset(product.x for product in made)
 
     @property
     def ordered(self) -> frozenset[int]:

@@ -34,6 +34,7 @@ from optimizer_svc.analysis.storages import (
     temporary_storage,
 )
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, view_between
+from optimizer_svc.analysis.templates import is_template
 from optimizer_svc.analysis.turned_storages import turned_storage
 from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
@@ -54,6 +55,7 @@ def choose_materialized(
     facts = graph_facts(graph)
     storages = existing_storages(facts)
     aliases = output_aliases(facts, storages)
+    _make_in_outputs(facts, storages, aliases)
     _materialize_updates(facts, storages)
     aliases |= _materialize_outputs(facts, storages, aliases)
     _materialize_copied(facts, storages)
@@ -81,6 +83,16 @@ def choose_materialized(
         partial_sums=partial_sums,
         row_cats=row_cats,
     )
+
+
+def _make_in_outputs(
+    facts: GraphFacts, storages: dict[int, Storage], aliases: Mapping[int, StridedView]
+) -> None:
+    """Gives results of template kernels that are returned the memory of the outputs."""
+    for position, view in aliases.items():
+        if is_template(facts.producers.get(view.source)):
+            own = storages[view.source]
+            storages[view.source] = replace(own, kind=BufferKind.OUTPUT, position=position)
 
 
 def _materialize_updates(facts: GraphFacts, storages: dict[int, Storage]) -> None:

@@ -36,6 +36,7 @@ from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.grouped_nibbles import GroupedNibbles, grouped_nibbles
 from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
 from optimizer_svc.analysis.product_operands import (
     BIASED_PRODUCT,
@@ -56,6 +57,7 @@ from optimizer_svc.analysis.product_times import (
 )
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
+from optimizer_svc.kernels.nibble_product import MAX_ROWS, MAX_WEIGHT_SIZE, TYPES
 
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
@@ -160,10 +162,28 @@ class _Chooser:
         if found.order is not None:
             refused = _panels_refuse(found, found.order, rows, kind, self._target)
             return refused or replace(found, is_tiled=True)
+        nibbles = self._nibbles(found, rows, kind)
+        if nibbles is not None:
+            return replace(found, integers=None, nibbles=nibbles)
         refused = _kernels_refuse(found, rows, kind, self._target, choice)
         if found.integers is None and not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         return refused or self._in_kernels(found, rows, kind)
+
+    def _nibbles(self, found: Product, rows: Expr, kind: TensorType) -> GroupedNibbles | None:
+        """The form of a weight of integers by which a template kernel multiplies few rows."""
+        known = self._target.few_rows
+        if known is None or known.grouped_nibbles is None or found.integers is None:
+            return None
+        is_few = rows.is_constant and 0 < rows.constant <= MAX_ROWS
+        if not is_few or kind.dtype not in TYPES:
+            return None
+        if not self._facts.numel(found.weight).constant <= MAX_WEIGHT_SIZE:
+            return None
+        form = grouped_nibbles(
+            self._facts, found.weight, found.integers, has_columns=found.has_columns
+        )
+        return None if isinstance(form, Refused) else form
 
     def _in_kernels(self, found: Product, rows: Expr, kind: TensorType) -> Product:
         """How kernels compute a product: on a processor, by a weight of integers."""
@@ -213,7 +233,7 @@ class _Chooser:
         if has_units and rows.constant > MAX_FEW_ROWS:
             return self._expected_of_many_rows(node, product)
         expected = expected_of_few_rows(rows.constant, kind, product, self._target)
-        if isinstance(expected, Refused) or not has_units:
+        if isinstance(expected, Refused) or not has_units or product.nibbles is not None:
             return expected
         launch_bytes = self._target.memory.launch_bytes
         launch = launch_bytes / (product_of(list(kind.shape)).constant * kind.dtype.itemsize_bytes)

@@ -11,7 +11,12 @@ Sums in slices are added by a second sum, which another kernel computes, in orde
 
     extern mm(x, permute(w))  ->  sum(sum(x over (s, m, -, k/s) * w over (s, -, n, k/s); k/s); s)
 
-A weight that the model computes from integers becomes part of the sums, which then have parts:
+Words of integers of four bits may be multiplied by a template kernel:
+
+    extern mm(x, (words >> 4 * i & 15 - zero) * scale)  ->  extern template(x, words, scale, zero)
+
+Another weight that the model computes from integers becomes part of the sums, which then have
+parts:
 
     extern mm(x, integers * scale)  ->  sum(x over part 0 * integers over part 0 + ...; t) * scale
 
@@ -26,12 +31,15 @@ from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr
-from kernelfarm.ir.graph_ir import Graph, Node
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, contiguous_strides
+from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.prims import PRIMS
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.grouped_nibbles import GroupedNibbles
 from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
 from optimizer_svc.analysis.product_operands import Product
+from optimizer_svc.analysis.templates import NIBBLE_PRODUCT
 from optimizer_svc.ir.prims_writer import PrimsWriter
 from optimizer_svc.ir.products import Products
 
@@ -51,6 +59,8 @@ def compute_products(graph: Graph, products: Products) -> Graph:
         product = products.by_result.get(node.results[0]) if node.results else None
         if product is None:
             writer.nodes.append(node)
+        elif product.nibbles is not None:
+            writer.compute_by_template(node, product, product.nibbles)
         elif product.is_tiled or product.integers is not None:
             writer.compute_at_once(node, product)
         else:
@@ -98,6 +108,23 @@ class _Writer(PrimsWriter):
             spread = self.add(node, "broadcast_in_dim", bias, shape=result.shape, dims=(1,))
             total = self.add(node, "add", total, spread)
         self.finish(node, "convert", total, dtype=result.dtype)
+
+    def compute_by_template(self, node: Node, product: Product, nibbles: GroupedNibbles) -> None:
+        """Appends the template kernel of a product, with its bias."""
+        values = (product.x, nibbles.words, nibbles.scale, nibbles.zero, product.bias)
+        attrs = {
+            "centre": nibbles.centre,
+            "has_zero": nibbles.zero is not None,
+            "is_contraction": False,
+            "node": node.attr("node"),
+            "op": NIBBLE_PRODUCT,
+        }
+        args = tuple(Ref(value) for value in values if value is not None)
+        (result,) = node.types
+        types = (replace(result, strides=contiguous_strides(result.shape)),)
+        made = replace(node, args=args, attrs=normal_attrs(attrs), types=types)
+        self.types[node.results[0]] = types[0]
+        self.nodes.append(made)
 
     def _tiled_sum(self, node: Node, product: Product, x: int, weight: int) -> int:
         """The sums (m, n) in f32 of x (m, k) and a weight, perhaps in slices."""

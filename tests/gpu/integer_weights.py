@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from tests.gpu.case import Case, Tensors, case
-from tests.support.integer_weights import FORMS, Form, operands
+from tests.support.integer_weights import FORMS, Form, int4_neighbours, operands
 
 SIZES = (1000, 1152)
 """Results n and terms k of a weight of at least 1 MiB as f16; they fit no block."""
@@ -36,6 +38,24 @@ def integer_cases() -> Iterator[Case]:
                 partial(_operands, FORMS[name], rows, (n, k), dtype),
                 has_products=True,
             )
+    for rows in (3, 9):
+        dtype = HALF_TYPES[rows % len(HALF_TYPES)]
+        yield case(
+            f"{rows} rows by words of four bits, a bias and GELU, at odd addresses",
+            _biased_gelu,
+            partial(_biased, rows, dtype),
+            has_products=True,
+            offset=1,
+        )
+
+
+def _biased_gelu(x: Tensor, packed: Tensor, scale: Tensor, zero: Tensor, bias: Tensor) -> Tensor:
+    return functional.gelu(int4_neighbours(x, packed, scale, zero) + bias)
+
+
+def _biased(rows: int, dtype: torch.dtype) -> Tensors:
+    made = _operands(FORMS["int4-neighbours"], rows, (4100, 4352), dtype)
+    return *made, torch.linspace(-1, 1, 4100).to(dtype)
 
 
 def _operands(form: Form, rows: int, sizes: tuple[int, int], dtype: torch.dtype) -> Tensors:

@@ -27,7 +27,7 @@ def test_a_kernel_that_multiplies_computes_the_weight(case: Case) -> None:
     assert not [step for step in program.plan.steps if isinstance(step, ExternCall)]
     made = [p for kernel in program.kernels for p in kernel.params if p.name.startswith("out")]
     x, packed = case.arguments[0]()[:2]
-    assert max(param.size_elems.as_int() for param in made) <= 2 * x.numel()
+    assert max((param.size_elems.as_int() for param in made), default=0) <= 2 * x.numel()
     assert 2 * x.numel() < packed.numel()
 
 

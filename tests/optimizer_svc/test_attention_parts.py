@@ -7,29 +7,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from codegen_svc.emitters.triton.user_module import emit_user_module
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.errors import VerificationError
 from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import ExternCall, Launch, Program
-from kernelfarm.ir.triton.user_kernel import GRID_SIZES, FixedParam, UserKernel
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.pages.step_graph import step_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
+from tests.support.template_kernels import UNITS, as_array, constant, interpreted, templates
 from tests.support.traced_graphs import traced_one
-from tests.support.triton_interpreter import Case, run_interpreted
 
 TARGET = target_facts("cuda:sm_90a")
-UNITS = {torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 
 @dataclass(frozen=True)
@@ -79,40 +75,6 @@ def program_of(operands: Sequence[Tensor], changed: dict[str, Any] | None = None
     program = optimize(lowered.graph, facts).program
     verify_program(program)
     return program
-
-
-def templates(program: Program) -> list[UserKernel]:
-    return [
-        kernel
-        for step in program.plan.steps
-        if isinstance(step, Launch)
-        and isinstance(kernel := program.all_kernels[step.kernel], UserKernel)
-    ]
-
-
-def constant(kernel: UserKernel, name: str) -> object:
-    return {p.name: p.value for p in kernel.params if isinstance(p, FixedParam)}[name]
-
-
-def interpreted(kernel: UserKernel, buffers: Sequence[Any], sizes: Sequence[int]) -> None:
-    grid = (sizes[-3], sizes[-2], sizes[-1])
-    case = Case(emit_user_module(kernel), grid, tuple(buffers), tuple(sizes[:-GRID_SIZES]))
-    (found,) = run_interpreted([case])
-    assert not isinstance(found, str), found
-    for buffer, after in zip(buffers, found, strict=True):
-        if buffer.flags.writeable:  # others are inputs
-            buffer[...] = after
-
-
-def as_array(x: Tensor) -> Any:
-    """The array with the tensor's strides."""
-    flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
-    if x.dtype is torch.bfloat16:
-        plain = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    else:
-        plain = flat.numpy()
-    strides = [stride * x.element_size() for stride in x.stride()]
-    return np.lib.stride_tricks.as_strided(plain, tuple(x.shape), strides)
 
 
 FORMS = (
