@@ -22,6 +22,7 @@ from kernelfarm.errors import MalformedMessageError, MessageTooLargeError
 from kernelfarm.internal.v1 import optimizer_service_pb2
 from kernelfarm.ir.check_graph import ATEN_DIALECT
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import check_node_choices
 from kernelfarm.ir.text import print_graph
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets
@@ -102,8 +103,10 @@ def _import(message: bytes, facts: Facts) -> list[bytes]:
     """The facts of the graph as JSON, then its program keys in the order of the targets."""
     graph = _graphs.of(message, facts)
     ops = sorted({node.op for node in graph.nodes})
+    options = CompileOptions.from_json(facts["options"])
+    check_node_choices(graph, options.node_choices)
     with phase("program key"):
-        identity = program_identity(graph, CompileOptions(**facts["options"]).key_pairs())
+        identity = program_identity(graph, options.key_pairs())
         keys = [identity.key(target) for target in facts["targets"]]
     known = {
         "nodes": len(graph.nodes),

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from kernelfarm.errors import InvalidGraphError, MalformedMessageError, VerificationError
 from kernelfarm.internal.v1 import optimizer_service_pb2 as api
 from kernelfarm.ir.check_graph import PRIMS_DIALECT
-from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.verify import verify_prims
 from kernelfarm.ir.work_budget import phase, spend, work_budget
 from kernelfarm.targets import all_targets, target_facts
@@ -29,7 +29,10 @@ def made_by() -> api.GetToolchainResponse:
 
 
 def optimize_message(
-    message: bytes, target: str, products: ProductChoice = ProductChoice.AUTO
+    message: bytes,
+    target: str,
+    products: ProductChoice = ProductChoice.AUTO,
+    node_choices: Sequence[NodeChoice] = (),
 ) -> api.OptimizeResponse:
     """The response for a graph: decodes, checks, optimizes and encodes.
 
@@ -45,7 +48,7 @@ def optimize_message(
         verify_prims(graph)
     except VerificationError as error:  # the caller's mistake, not a bug
         raise InvalidGraphError(str(error)) from error
-    optimized = optimize(graph, facts, products)
+    optimized = optimize(graph, facts, products, node_choices)
     return api.OptimizeResponse(
         kernels=[any_kernel_to_proto(kernel) for kernel in optimized.program.all_kernels],
         plan=plan_to_proto(optimized.program.plan),
@@ -66,10 +69,12 @@ def _parsed(message: bytes) -> graph_pb2.Graph:
 
 def _optimize(arguments: Sequence[bytes]) -> list[bytes]:
     """The response, and the number of its kernels and steps."""
-    message, target, max_steps, products = arguments
+    message, target, max_steps, products, stated = arguments
+    pairs = (text.split(":") for text in stated.decode().split())
+    choices = [NodeChoice(int(node), ProductChoice(choice)) for node, choice in pairs]
     with work_budget(int(max_steps)):
         choice = ProductChoice(products.decode())
-        response = optimize_message(message, target.decode(), choice)
+        response = optimize_message(message, target.decode(), choice, choices)
     counts = (len(response.kernels), len(response.plan.steps))
     return [response.SerializeToString(), *(b"%d" % count for count in counts)]
 

@@ -5,13 +5,13 @@ It is pure: the same graph and target give the same program, byte for byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.graph_ir import Graph
-from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.program_ir import Program
 from kernelfarm.ir.work_budget import phase
 from kernelfarm.targets import TargetFacts
@@ -88,7 +88,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
-    Pass("choose-products", choose_products, ("graph", "target", "product_choice"), "products"),
+    Pass(
+        "choose-products",
+        choose_products,
+        ("graph", "target", "product_choice", "node_choices"),
+        "products",
+    ),
     Pass("compute-products", compute_products, ("graph", "products"), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
@@ -143,7 +148,7 @@ def check_order(passes: tuple[Pass, ...]) -> None:
     Raises:
         InternalError: no earlier pass gives a fact that a pass needs.
     """
-    given = {"graph", "target", "product_choice"}
+    given = {"graph", "target", "product_choice", "node_choices"}
     for step in passes:
         missing = [name for name in step.needs if name not in given]
         if missing:
@@ -165,27 +170,36 @@ class OptimizeResult:
 
 
 def given_facts(
-    graph: Graph, target: TargetFacts, product_choice: ProductChoice = ProductChoice.AUTO
+    graph: Graph,
+    target: TargetFacts,
+    product_choice: ProductChoice = ProductChoice.AUTO,
+    node_choices: Sequence[NodeChoice] = (),
 ) -> dict[str, Any]:
     """The facts that passes need and no pass gives."""
     return {
         "graph": graph.without_hints(),
         "target": target,
         "product_choice": product_choice,
+        "node_choices": node_choices,
     }
 
 
 def optimize(
-    graph: Graph, target: TargetFacts, product_choice: ProductChoice = ProductChoice.AUTO
+    graph: Graph,
+    target: TargetFacts,
+    product_choice: ProductChoice = ProductChoice.AUTO,
+    node_choices: Sequence[NodeChoice] = (),
 ) -> OptimizeResult:
     """The program of a Prims graph; `product_choice` says who computes products of matrices.
+
+    `node_choices` say it of the products of single captured nodes, instead.
 
     Raises:
         InvalidGraphError: no input gives a size symbol that is used, or an index grows too large.
         WorkBudgetError: the request's budget of steps is spent.
         InternalError: the graph is no well-formed Prims graph.
     """
-    facts = given_facts(graph, target, product_choice)
+    facts = given_facts(graph, target, product_choice, node_choices)
     for step in PASSES:
         with phase(step.name):
             facts[step.gives] = step.run(*(facts[name] for name in step.needs))

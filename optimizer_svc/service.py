@@ -16,7 +16,7 @@ from kernelfarm.service.metrics.endpoint import state_build
 from kernelfarm.service.process_pool.pool import ProcessPool, WorkItem
 from kernelfarm.service.server import Listener, ServiceRegistration, serve
 from kernelfarm.v1 import compile_service_pb2
-from kernelfarm.wire.product_choice import product_choice_from_proto
+from kernelfarm.wire.product_choice import node_choices_from_proto, product_choice_from_proto
 from optimizer_svc.settings import OptimizerSettings
 
 SERVICE_NAME = "kernelfarm.internal.v1.OptimizerService"
@@ -37,7 +37,9 @@ class OptimizerService(OptimizerServiceServicer):
     ) -> bytes:
         """Optimizes one graph for one target."""
         choice = product_choice_from_proto(request.products).value.encode()
-        parts = (request.graph, request.target.encode(), self._max_steps, choice)
+        by_node = node_choices_from_proto(request.product_choices)
+        choices = " ".join(f"{found.node}:{found.choice.value}" for found in by_node).encode()
+        parts = (request.graph, request.target.encode(), self._max_steps, choice, choices)
         is_warm_up = request.priority == compile_service_pb2.PRIORITY_WARM_UP
         item = WorkItem("optimize", parts, request.tenant, is_warm_up=is_warm_up)
         response, kernels, steps = await self._pool.run(item)

@@ -8,7 +8,7 @@ from kernelfarm.signing.tags import model_tag
 from kernelfarm.v1 import compile_service_pb2 as api
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.manifest import facts_from_proto
-from kernelfarm.wire.product_choice import product_choice_from_proto
+from kernelfarm.wire.product_choice import node_choices_from_proto, product_choice_from_proto
 
 MAX_BLOBS_PER_READ = 4096
 
@@ -31,4 +31,10 @@ def options_of(options: api.CompileOptions) -> CompileOptions:
         MalformedMessageError: an option has a value that does not exist.
     """
     products = product_choice_from_proto(options.products)
-    return CompileOptions(options.deterministic, options.fallback_random, products.value)
+    choices = node_choices_from_proto(options.product_choices)
+    return CompileOptions(
+        options.deterministic,
+        options.fallback_random,
+        products.value,
+        tuple((found.node, found.choice.value) for found in choices),
+    )

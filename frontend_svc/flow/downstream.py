@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,12 +21,12 @@ from kernelfarm.internal.v1 import (
     optimizer_service_pb2,
     optimizer_service_pb2_grpc,
 )
-from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.service.channels import translated_errors
 from kernelfarm.signing import Manifest
 from kernelfarm.v1 import artifact_pb2, compile_service_pb2, plan_pb2
 from kernelfarm.wire.embedded import embedded, field_tag
-from kernelfarm.wire.product_choice import product_choice_to_proto
+from kernelfarm.wire.product_choice import node_choices_to_proto, product_choice_to_proto
 from kernelfarm.wire.program_result import KernelArtifacts
 
 T = TypeVar("T")
@@ -158,11 +158,12 @@ class OptimizerClient:
         target: str,
         source: GraphSource,
         products: ProductChoice = ProductChoice.AUTO,
+        node_choices: Sequence[NodeChoice] = (),
     ) -> OptimizedProgram:
         """Loop kernels and plan of a Prims graph (a serialized `kernelfarm.v1.Graph`).
 
         `source` is the client's graph that it was made from; `products` says who computes products
-        of matrices.
+        of matrices, `node_choices` who computes single ones.
 
         Raises:
             UnavailableError: the optimizer does not answer, or does not report its toolchain.
@@ -174,6 +175,7 @@ class OptimizerClient:
             tenant=source.tenant,
             priority=_priority(source),
             products=product_choice_to_proto(products),
+            product_choices=node_choices_to_proto(node_choices),
         )
         request = b"".join((head.SerializeToString(), *embedded(_GRAPH, graph)))
         content: bytes = await _retried_across_restart(

@@ -76,6 +76,7 @@ class ProgramCompiler:
                 target,
                 request.imported.source,
                 ProductChoice(job.options.products),
+                job.options.node_choices,
             )
         stage.finish(len(optimized.kernels))
         built = await self._build_kernels(request, target, optimized)

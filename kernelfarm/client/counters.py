@@ -25,6 +25,13 @@ tuning.not_measured.REASON                  launches of their first configuratio
 tuning.fleet.winners, .reported             such kernels that the fleet's reports decided; whose
                                             times this client reported
 tuning.fleet.failures.REASON                questions and reports that the farm did not answer
+tuning.products.tuned                       programs with the fleet's choices for their products
+tuning.products.auto                        searches for which the fleet had not chosen all of them
+tuning.products.measured, .same             products that this client measured; whose candidates are
+                                            the same program
+tuning.products.refused.REASON              products that are not tuned, and why
+tuning.products.failures.REASON             candidates and programs that could not be had
+tuning.products.errors                      graphs whose tuning ended with a bug
 warm.hits, warm.misses, warm.stored         Dynamo graphs whose trace this user's disk had; did not
                                             have; has now
 warm.traced.REASON                          graphs that are traced at every start, and why

@@ -26,15 +26,14 @@ from kernelfarm.client.packages.shared import SharedPackages, check_opted_in
 from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs.finder import access_to
 from kernelfarm.client.programs.stated_options import (
+    check_fits_packages,
     compile_options,
-    is_frozen,
     stated_settings,
     with_mode,
 )
 from kernelfarm.client.pytorch.private import _pytree, has_packages
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.sizes import NotCoveredError
-from kernelfarm.errors import CallerError
 
 _MOST_PACKAGES = 64
 """Packages, and calls without a package, that one model remembers; later calls are compiled."""
@@ -54,18 +53,15 @@ def packaged(
 
     Raises:
         CallerError: an option is not valid, the keys of publishers are not pinned, or the model is
-            to be frozen: packages cannot hold what is computed from parameters.
+            to be frozen or tuned: packages cannot hold what is computed from parameters, or what
+            the fleet chooses later.
     """
     stated = with_mode(options, mode)
     settings = client_settings(**stated_settings(stated))
     compile_options(stated)
     if settings.packages == "off":
         return _compiled(model, stated, dynamic)
-    if is_frozen(stated):
-        raise CallerError(
-            "freezing: a package cannot hold what is computed from parameters; expected a model"
-            " without `freezing`, or no packages"
-        )
+    check_fits_packages(stated, "no packages")
     check_opted_in(settings)
     if not has_packages():
         warnings.warn(

@@ -89,10 +89,10 @@ class ClientSettings:
     autotune: Literal["fleet", "measure", "first"] = "fleet"
     """How autotuned Triton kernels of a model choose a configuration: a few clients of the farm
     measure and all use what is the fastest, or the first launch measures all of them, or the first
-    one that fits the device is launched."""
+    one that fits the device is launched. With `first`, no tuned products are measured here."""
     autotune_limit_s: Annotated[float, Bound(gt=0)] = 30.0
-    """How long the first launch of an autotuned kernel measures. Then the fastest configuration so
-    far is launched from then on."""
+    """How long the first launch of an autotuned kernel measures, or a thread the candidates of a
+    tuned product. Then the fastest one so far is launched from then on."""
 
     token: SecretText = SecretText("")  # noqa: RUF009 -- it does not change
     """The tenant's token, for a farm with tenants; sent with every call."""

@@ -49,8 +49,10 @@ from kernelfarm.client.programs.finder import (
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
 from kernelfarm.client.programs.stated_options import (
+    check_fits_packages,
     compile_options,
     is_frozen,
+    is_tuned,
     stated_settings,
     with_mode,
 )
@@ -66,7 +68,7 @@ from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.digest import program_key
-from kernelfarm.errors import CallerError, KernelfarmError
+from kernelfarm.errors import KernelfarmError
 
 if TYPE_CHECKING:
     from kernelfarm.client.precompiled.packaging import Packaging
@@ -88,10 +90,9 @@ def kernelfarm(
     how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
     `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower);
-    `products` (who computes products of matrices: `auto`, `library` or `own`); `freezing` (bool:
-    parameters and buffers do not change, so what depends on them alone is computed once).
-    `mode` is the same as the option, or `reduce-overhead` for `cuda_graphs`; torch allows only one
-    of the arguments.
+    `products` (who computes products of matrices: `auto`, `library`, `own` or `tuned`); `freezing`
+    (bool: parameters and buffers do not change, so what depends on them alone is computed once).
+    `mode` is that option, or `reduce-overhead` for `cuda_graphs`; torch allows only one of the two.
 
     Raises:
         CallerError: an option does not exist, or its value is not valid.
@@ -102,13 +103,12 @@ def kernelfarm(
     order = InputOrder(gm)
     options = with_mode(options, mode)
     stated = stated_settings(options)
-    found = BackendOptions(client_settings(**stated), compile_options(options), is_frozen(options))
+    found = BackendOptions(
+        client_settings(**stated), compile_options(options), is_frozen(options), is_tuned(options)
+    )
     name = package_name(gm)
-    if found.is_frozen and name is not None:
-        raise CallerError(
-            "freezing: a package cannot hold what is computed from parameters; expected no"
-            " aot_compile and no TORCH_CACHING_PRECOMPILE"
-        )
+    if name is not None:
+        check_fits_packages(options, "no aot_compile and no TORCH_CACHING_PRECOMPILE")
     start_client_export()
     # `access_to` connects in the background while the graph is digested or traced.
     access = access_to(found.settings)

@@ -29,45 +29,47 @@ from kernelfarm.v1 import manifest_pb2 as kernelfarm_dot_v1_dot_manifest__pb2
 from kernelfarm.v1 import plan_pb2 as kernelfarm_dot_v1_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#kernelfarm/v1/compile_service.proto\x12\rkernelfarm.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ckernelfarm/v1/artifact.proto\x1a\x19kernelfarm/v1/graph.proto\x1a\x1ckernelfarm/v1/manifest.proto\x1a\x18kernelfarm/v1/plan.proto\"\x85\x02\n\x0e\x43ompileRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x14.kernelfarm.v1.Graph\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12)\n\x08priority\x18\x04 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12.\n\x07options\x18\x05 \x01(\x0b\x32\x1d.kernelfarm.v1.CompileOptions\x12\r\n\x05model\x18\x06 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x07 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x14\n\x0cwants_signed\x18\x08 \x01(\x08\"p\n\x0e\x43ompileOptions\x12\x15\n\rdeterministic\x18\x01 \x01(\x08\x12\x17\n\x0f\x66\x61llback_random\x18\x02 \x01(\x08\x12.\n\x08products\x18\x03 \x01(\x0e\x32\x1c.kernelfarm.v1.ProductChoice\"w\n\x0f\x43ompileResponse\x12*\n\x05stage\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.StageEventH\x00\x12/\n\x07program\x18\x02 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResultH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\nStageEvent\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\x12*\n\x07\x65lapsed\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\t\"\xbb\x02\n\rProgramResult\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06target\x18\x02 \x01(\t\x12!\n\x04plan\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Plan\x12*\n\tartifacts\x18\x04 \x03(\x0b\x32\x17.kernelfarm.v1.Artifact\x12$\n\x06stages\x18\x05 \x03(\x0b\x32\x14.kernelfarm.v1.Stage\x12,\n\x07outcome\x18\x06 \x01(\x0e\x32\x1b.kernelfarm.v1.CacheOutcome\x12\x14\n\x0c\x63odegen_jobs\x18\x07 \x01(\r\x12,\n\x06signed\x18\x08 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12&\n\x04tier\x18\t \x01(\x0e\x32\x18.kernelfarm.v1.CacheTier\"l\n\rLookupRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x03 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x14\n\x0cwants_signed\x18\x04 \x01(\x08\"?\n\x0eLookupResponse\x12-\n\x07program\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResult\"\"\n\x10ReadBlobsRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"W\n\x11ReadBlobsResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\"\x18\n\x16GetCapabilitiesRequest\"\xce\x02\n\x17GetCapabilitiesResponse\x12\x17\n\x0fmin_abi_version\x18\x01 \x01(\r\x12\x17\n\x0fmax_abi_version\x18\x02 \x01(\r\x12\x30\n\x07targets\x18\x03 \x03(\x0b\x32\x1f.kernelfarm.v1.TargetCapability\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x66\x61rm_version\x18\x05 \x01(\t\x12\x11\n\tis_signed\x18\x06 \x01(\x08\x12-\n\x0bpublic_keys\x18\x07 \x03(\x0b\x32\x18.kernelfarm.v1.PublicKey\x12\x11\n\tnamespace\x18\x08 \x01(\t\x12\x18\n\x10shared_namespace\x18\t \x01(\t\x12\x19\n\x11needs_credentials\x18\n \x01(\x08\x12\x14\n\x0cis_encrypted\x18\x0b \x01(\x08\"V\n\x10TargetCapability\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x11\n\ttoolchain\x18\x02 \x01(\t\x12\x1f\n\x17makes_runnable_binaries\x18\x03 \x01(\x08*T\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x14\n\x10PRIORITY_WARM_UP\x10\x02*c\n\rProductChoice\x12\x1e\n\x1aPRODUCT_CHOICE_UNSPECIFIED\x10\x00\x12\x1a\n\x16PRODUCT_CHOICE_LIBRARY\x10\x01\x12\x16\n\x12PRODUCT_CHOICE_OWN\x10\x02*v\n\x0c\x43\x61\x63heOutcome\x12\x1d\n\x19\x43\x41\x43HE_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_OUTCOME_HIT\x10\x01\x12\x16\n\x12\x43\x41\x43HE_OUTCOME_MISS\x10\x02\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_MERGED\x10\x03*U\n\tCacheTier\x12\x1a\n\x16\x43\x41\x43HE_TIER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41\x43HE_TIER_GATEWAY\x10\x01\x12\x14\n\x10\x43\x41\x43HE_TIER_STORE\x10\x02\x32\xd7\x02\n\x0e\x43ompileService\x12J\n\x07\x43ompile\x12\x1d.kernelfarm.v1.CompileRequest\x1a\x1e.kernelfarm.v1.CompileResponse0\x01\x12\x45\n\x06Lookup\x12\x1c.kernelfarm.v1.LookupRequest\x1a\x1d.kernelfarm.v1.LookupResponse\x12P\n\tReadBlobs\x12\x1f.kernelfarm.v1.ReadBlobsRequest\x1a .kernelfarm.v1.ReadBlobsResponse0\x01\x12`\n\x0fGetCapabilities\x12%.kernelfarm.v1.GetCapabilitiesRequest\x1a&.kernelfarm.v1.GetCapabilitiesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#kernelfarm/v1/compile_service.proto\x12\rkernelfarm.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1ckernelfarm/v1/artifact.proto\x1a\x19kernelfarm/v1/graph.proto\x1a\x1ckernelfarm/v1/manifest.proto\x1a\x18kernelfarm/v1/plan.proto\"\x85\x02\n\x0e\x43ompileRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x05graph\x18\x02 \x01(\x0b\x32\x14.kernelfarm.v1.Graph\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12)\n\x08priority\x18\x04 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12.\n\x07options\x18\x05 \x01(\x0b\x32\x1d.kernelfarm.v1.CompileOptions\x12\r\n\x05model\x18\x06 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x07 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x14\n\x0cwants_signed\x18\x08 \x01(\x08\"\xab\x01\n\x0e\x43ompileOptions\x12\x15\n\rdeterministic\x18\x01 \x01(\x08\x12\x17\n\x0f\x66\x61llback_random\x18\x02 \x01(\x08\x12.\n\x08products\x18\x03 \x01(\x0e\x32\x1c.kernelfarm.v1.ProductChoice\x12\x39\n\x0fproduct_choices\x18\x04 \x03(\x0b\x32 .kernelfarm.v1.NodeProductChoice\"O\n\x11NodeProductChoice\x12\x0c\n\x04node\x18\x01 \x01(\r\x12,\n\x06\x63hoice\x18\x02 \x01(\x0e\x32\x1c.kernelfarm.v1.ProductChoice\"w\n\x0f\x43ompileResponse\x12*\n\x05stage\x18\x01 \x01(\x0b\x32\x19.kernelfarm.v1.StageEventH\x00\x12/\n\x07program\x18\x02 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResultH\x00\x42\x07\n\x05\x65vent\"\x84\x01\n\nStageEvent\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x0e\n\x06target\x18\x02 \x01(\t\x12\x0c\n\x04\x64one\x18\x03 \x01(\r\x12\r\n\x05total\x18\x04 \x01(\r\x12*\n\x07\x65lapsed\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0e\n\x06\x64\x65tail\x18\x06 \x01(\t\"\xbb\x02\n\rProgramResult\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x0e\n\x06target\x18\x02 \x01(\t\x12!\n\x04plan\x18\x03 \x01(\x0b\x32\x13.kernelfarm.v1.Plan\x12*\n\tartifacts\x18\x04 \x03(\x0b\x32\x17.kernelfarm.v1.Artifact\x12$\n\x06stages\x18\x05 \x03(\x0b\x32\x14.kernelfarm.v1.Stage\x12,\n\x07outcome\x18\x06 \x01(\x0e\x32\x1b.kernelfarm.v1.CacheOutcome\x12\x14\n\x0c\x63odegen_jobs\x18\x07 \x01(\r\x12,\n\x06signed\x18\x08 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariant\x12&\n\x04tier\x18\t \x01(\x0e\x32\x18.kernelfarm.v1.CacheTier\"l\n\rLookupRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05model\x18\x02 \x01(\t\x12)\n\x05\x66\x61\x63ts\x18\x03 \x01(\x0b\x32\x1a.kernelfarm.v1.CallerFacts\x12\x14\n\x0cwants_signed\x18\x04 \x01(\x08\"?\n\x0eLookupResponse\x12-\n\x07program\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.ProgramResult\"\"\n\x10ReadBlobsRequest\x12\x0e\n\x06sha256\x18\x01 \x03(\x0c\"W\n\x11ReadBlobsResponse\x12\r\n\x05index\x18\x01 \x01(\r\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0f\n\x07is_last\x18\x04 \x01(\x08\"\x18\n\x16GetCapabilitiesRequest\"\xce\x02\n\x17GetCapabilitiesResponse\x12\x17\n\x0fmin_abi_version\x18\x01 \x01(\r\x12\x17\n\x0fmax_abi_version\x18\x02 \x01(\r\x12\x30\n\x07targets\x18\x03 \x03(\x0b\x32\x1f.kernelfarm.v1.TargetCapability\x12\x19\n\x11max_request_bytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x66\x61rm_version\x18\x05 \x01(\t\x12\x11\n\tis_signed\x18\x06 \x01(\x08\x12-\n\x0bpublic_keys\x18\x07 \x03(\x0b\x32\x18.kernelfarm.v1.PublicKey\x12\x11\n\tnamespace\x18\x08 \x01(\t\x12\x18\n\x10shared_namespace\x18\t \x01(\t\x12\x19\n\x11needs_credentials\x18\n \x01(\x08\x12\x14\n\x0cis_encrypted\x18\x0b \x01(\x08\"V\n\x10TargetCapability\x12\x0e\n\x06target\x18\x01 \x01(\t\x12\x11\n\ttoolchain\x18\x02 \x01(\t\x12\x1f\n\x17makes_runnable_binaries\x18\x03 \x01(\x08*T\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\x18\n\x14PRIORITY_INTERACTIVE\x10\x01\x12\x14\n\x10PRIORITY_WARM_UP\x10\x02*c\n\rProductChoice\x12\x1e\n\x1aPRODUCT_CHOICE_UNSPECIFIED\x10\x00\x12\x1a\n\x16PRODUCT_CHOICE_LIBRARY\x10\x01\x12\x16\n\x12PRODUCT_CHOICE_OWN\x10\x02*v\n\x0c\x43\x61\x63heOutcome\x12\x1d\n\x19\x43\x41\x43HE_OUTCOME_UNSPECIFIED\x10\x00\x12\x15\n\x11\x43\x41\x43HE_OUTCOME_HIT\x10\x01\x12\x16\n\x12\x43\x41\x43HE_OUTCOME_MISS\x10\x02\x12\x18\n\x14\x43\x41\x43HE_OUTCOME_MERGED\x10\x03*U\n\tCacheTier\x12\x1a\n\x16\x43\x41\x43HE_TIER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43\x41\x43HE_TIER_GATEWAY\x10\x01\x12\x14\n\x10\x43\x41\x43HE_TIER_STORE\x10\x02\x32\xd7\x02\n\x0e\x43ompileService\x12J\n\x07\x43ompile\x12\x1d.kernelfarm.v1.CompileRequest\x1a\x1e.kernelfarm.v1.CompileResponse0\x01\x12\x45\n\x06Lookup\x12\x1c.kernelfarm.v1.LookupRequest\x1a\x1d.kernelfarm.v1.LookupResponse\x12P\n\tReadBlobs\x12\x1f.kernelfarm.v1.ReadBlobsRequest\x1a .kernelfarm.v1.ReadBlobsResponse0\x01\x12`\n\x0fGetCapabilities\x12%.kernelfarm.v1.GetCapabilitiesRequest\x1a&.kernelfarm.v1.GetCapabilitiesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kernelfarm.v1.compile_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=1902
-  _globals['_PRIORITY']._serialized_end=1986
-  _globals['_PRODUCTCHOICE']._serialized_start=1988
-  _globals['_PRODUCTCHOICE']._serialized_end=2087
-  _globals['_CACHEOUTCOME']._serialized_start=2089
-  _globals['_CACHEOUTCOME']._serialized_end=2207
-  _globals['_CACHETIER']._serialized_start=2209
-  _globals['_CACHETIER']._serialized_end=2294
+  _globals['_PRIORITY']._serialized_start=2043
+  _globals['_PRIORITY']._serialized_end=2127
+  _globals['_PRODUCTCHOICE']._serialized_start=2129
+  _globals['_PRODUCTCHOICE']._serialized_end=2228
+  _globals['_CACHEOUTCOME']._serialized_start=2230
+  _globals['_CACHEOUTCOME']._serialized_end=2348
+  _globals['_CACHETIER']._serialized_start=2350
+  _globals['_CACHETIER']._serialized_end=2435
   _globals['_COMPILEREQUEST']._serialized_start=200
   _globals['_COMPILEREQUEST']._serialized_end=461
-  _globals['_COMPILEOPTIONS']._serialized_start=463
-  _globals['_COMPILEOPTIONS']._serialized_end=575
-  _globals['_COMPILERESPONSE']._serialized_start=577
-  _globals['_COMPILERESPONSE']._serialized_end=696
-  _globals['_STAGEEVENT']._serialized_start=699
-  _globals['_STAGEEVENT']._serialized_end=831
-  _globals['_PROGRAMRESULT']._serialized_start=834
-  _globals['_PROGRAMRESULT']._serialized_end=1149
-  _globals['_LOOKUPREQUEST']._serialized_start=1151
-  _globals['_LOOKUPREQUEST']._serialized_end=1259
-  _globals['_LOOKUPRESPONSE']._serialized_start=1261
-  _globals['_LOOKUPRESPONSE']._serialized_end=1324
-  _globals['_READBLOBSREQUEST']._serialized_start=1326
-  _globals['_READBLOBSREQUEST']._serialized_end=1360
-  _globals['_READBLOBSRESPONSE']._serialized_start=1362
-  _globals['_READBLOBSRESPONSE']._serialized_end=1449
-  _globals['_GETCAPABILITIESREQUEST']._serialized_start=1451
-  _globals['_GETCAPABILITIESREQUEST']._serialized_end=1475
-  _globals['_GETCAPABILITIESRESPONSE']._serialized_start=1478
-  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=1812
-  _globals['_TARGETCAPABILITY']._serialized_start=1814
-  _globals['_TARGETCAPABILITY']._serialized_end=1900
-  _globals['_COMPILESERVICE']._serialized_start=2297
-  _globals['_COMPILESERVICE']._serialized_end=2640
+  _globals['_COMPILEOPTIONS']._serialized_start=464
+  _globals['_COMPILEOPTIONS']._serialized_end=635
+  _globals['_NODEPRODUCTCHOICE']._serialized_start=637
+  _globals['_NODEPRODUCTCHOICE']._serialized_end=716
+  _globals['_COMPILERESPONSE']._serialized_start=718
+  _globals['_COMPILERESPONSE']._serialized_end=837
+  _globals['_STAGEEVENT']._serialized_start=840
+  _globals['_STAGEEVENT']._serialized_end=972
+  _globals['_PROGRAMRESULT']._serialized_start=975
+  _globals['_PROGRAMRESULT']._serialized_end=1290
+  _globals['_LOOKUPREQUEST']._serialized_start=1292
+  _globals['_LOOKUPREQUEST']._serialized_end=1400
+  _globals['_LOOKUPRESPONSE']._serialized_start=1402
+  _globals['_LOOKUPRESPONSE']._serialized_end=1465
+  _globals['_READBLOBSREQUEST']._serialized_start=1467
+  _globals['_READBLOBSREQUEST']._serialized_end=1501
+  _globals['_READBLOBSRESPONSE']._serialized_start=1503
+  _globals['_READBLOBSRESPONSE']._serialized_end=1590
+  _globals['_GETCAPABILITIESREQUEST']._serialized_start=1592
+  _globals['_GETCAPABILITIESREQUEST']._serialized_end=1616
+  _globals['_GETCAPABILITIESRESPONSE']._serialized_start=1619
+  _globals['_GETCAPABILITIESRESPONSE']._serialized_end=1953
+  _globals['_TARGETCAPABILITY']._serialized_start=1955
+  _globals['_TARGETCAPABILITY']._serialized_end=2041
+  _globals['_COMPILESERVICE']._serialized_start=2438
+  _globals['_COMPILESERVICE']._serialized_end=2781
 # @@protoc_insertion_point(module_scope)

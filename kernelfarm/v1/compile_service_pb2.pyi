@@ -195,26 +195,60 @@ class CompileOptions(_message.Message):
     DETERMINISTIC_FIELD_NUMBER: _builtins.int
     FALLBACK_RANDOM_FIELD_NUMBER: _builtins.int
     PRODUCTS_FIELD_NUMBER: _builtins.int
+    PRODUCT_CHOICES_FIELD_NUMBER: _builtins.int
     deterministic: _builtins.bool
     """Results do not depend on scheduling."""
     fallback_random: _builtins.bool
     """The framework runs random operators, so that their numbers are those of its eager execution."""
     products: Global___ProductChoice.ValueType
     """Who computes products of matrices; UNSPECIFIED: whatever is expected to be faster."""
+    @_builtins.property
+    def product_choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___NodeProductChoice]:
+        """Who computes single products, instead of what `products` says: at most 4,096, in ascending
+        order of their nodes, each node once; empty is allowed.
+        """
+
     def __init__(
         self,
         *,
         deterministic: _builtins.bool = ...,
         fallback_random: _builtins.bool = ...,
         products: Global___ProductChoice.ValueType = ...,
+        product_choices: _abc.Iterable[Global___NodeProductChoice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "fallback_random", b"fallback_random", "products", b"products"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deterministic", b"deterministic", "fallback_random", b"fallback_random", "product_choices", b"product_choices", "products", b"products"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompileOptions: _TypeAlias = CompileOptions  # noqa: Y015
+
+@_typing.final
+class NodeProductChoice(_message.Message):
+    """Who computes the product of one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    CHOICE_FIELD_NUMBER: _builtins.int
+    node: _builtins.int
+    """The node's number in the captured graph; the node is `aten.mm.default` or `aten.addmm.default`."""
+    choice: Global___ProductChoice.ValueType
+    """The library or kernels; never UNSPECIFIED."""
+    def __init__(
+        self,
+        *,
+        node: _builtins.int = ...,
+        choice: Global___ProductChoice.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["choice", b"choice", "node", b"node"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NodeProductChoice: _TypeAlias = NodeProductChoice  # noqa: Y015
 
 @_typing.final
 class CompileResponse(_message.Message):

@@ -13,11 +13,14 @@ than it may lose: another kernel for the points that follow, which reads the pro
 Processors compute products of more rows in register tiles, of f32 and, if they have instructions
 for it, of bf16. Their facts have the library's time in times of a kernel, from some m on. A product
 whose number of rows varies is judged by the m that is worst for kernels.
+
+A request may choose for all products, and for those of single captured nodes that clients measured.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
@@ -26,7 +29,7 @@ from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.panel_order import PanelOrder, panel_order
 from kernelfarm.ir.prims import CLIENT_OPS, FUNCTION_OPS
 from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
-from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.extents import is_empty
@@ -59,22 +62,27 @@ from optimizer_svc.kernels.nibble_product import MAX_ROWS, MAX_WEIGHT_SIZE, TYPE
 MIN_TILED_COLUMNS = 64
 """The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
 _MAX_VISITED = 64
+_MEASURED = "clients measured it as faster"
 
 
 def choose_products(
-    graph: Graph, target: TargetFacts, choice: ProductChoice = ProductChoice.AUTO
+    graph: Graph,
+    target: TargetFacts,
+    choice: ProductChoice = ProductChoice.AUTO,
+    by_node: Sequence[NodeChoice] = (),
 ) -> Products:
     """The products of a graph that kernels compute, with a reason for each product.
 
-    Without any, a processor multiplies in tiles what other passes wrote as sums of products.
+    `by_node` has the choices for single captured nodes. Without any product, a processor multiplies
+    in tiles what other passes wrote as sums of products.
     """
     nodes = [n for n in graph.nodes if n.attr("op") in (PRODUCT, BIASED_PRODUCT)]
     was_measured = target.few_rows is not None or target.tiles is not None
     if not nodes and target.tiles is not None:
         return Products({}, factor_types(target))
-    if not nodes or not (was_measured or choice is not ProductChoice.AUTO):
+    if not nodes or not (was_measured or by_node or choice is not ProductChoice.AUTO):
         return NO_PRODUCTS
-    chooser = _Chooser(graph_facts(graph), target, choice)
+    chooser = _Chooser(graph_facts(graph), target, choice, by_node)
     for node in nodes:
         spend(8)
         chooser.add(node)
@@ -84,10 +92,17 @@ def choose_products(
 class _Chooser:
     """The products so far, and the reasons for them and against the others."""
 
-    def __init__(self, facts: GraphFacts, target: TargetFacts, choice: ProductChoice) -> None:
+    def __init__(
+        self,
+        facts: GraphFacts,
+        target: TargetFacts,
+        choice: ProductChoice,
+        by_node: Sequence[NodeChoice],
+    ) -> None:
         self._facts = facts
         self._target = target
         self._choice = choice
+        self._by_node = {stated.node: stated.choice for stated in by_node}
         self._returned = frozenset(outputs_read(facts.graph))
         self._found: dict[int, Product] = {}
         self._notes: dict[str, None] = {}
@@ -98,12 +113,18 @@ class _Chooser:
 
     def add(self, node: Node) -> None:
         """Decides about a product."""
-        found = self._candidate(node)
+        is_measured = node.attr("node") in self._by_node
+        choice = self._choice_of(node)
+        if is_measured and choice is ProductChoice.LIBRARY:
+            self._note(node, "the framework", _MEASURED)
+            return
+        found = self._candidate(node, choice)
         if isinstance(found, Refused):
             self._refused[found.reason] += 1
             return
-        if self._choice is ProductChoice.OWN:
-            self._take(node, found, "the request asks for kernels")
+        if choice is ProductChoice.OWN:
+            reason = _MEASURED if is_measured else "the request asks for kernels"
+            self._take(node, found, reason)
             return
         if found.order is not None:
             self._take(node, found, "its weight is in panels, which the framework would copy")
@@ -125,9 +146,14 @@ class _Chooser:
         notes = (*self._notes, *refused)
         return Products(self._found, factor_types(self._target), notes)
 
-    def _candidate(self, node: Node) -> Product | Refused:
+    def _choice_of(self, node: Node) -> ProductChoice:
+        """What the request states for a product."""
+        number = node.attr("node")
+        return self._by_node.get(number, self._choice) if isinstance(number, int) else self._choice
+
+    def _candidate(self, node: Node, choice: ProductChoice) -> Product | Refused:
         """The product, if kernels of the target can compute it."""
-        if self._choice is ProductChoice.LIBRARY:
+        if choice is ProductChoice.LIBRARY:
             return Refused("because the request asks for the library")
         found = product_of_node(self._facts, node, self._returned)
         if isinstance(found, Refused):
@@ -139,7 +165,7 @@ class _Chooser:
         nibbles = self._nibbles(found, rows, kind)
         if nibbles is not None:
             return replace(found, integers=None, nibbles=nibbles)
-        refused = _kernels_refuse(found, rows, kind, self._target, self._choice)
+        refused = _kernels_refuse(found, rows, kind, self._target, choice)
         if found.integers is None and not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         return refused or self._in_kernels(found, rows, kind)
@@ -193,7 +219,7 @@ class _Chooser:
             return tiled
         if by_rows is None:
             return found
-        if self._choice is ProductChoice.OWN:
+        if self._choice_of(node) is ProductChoice.OWN:
             return refused or tiled
         return by_rows if self._target.tiles is None else unknown
 

@@ -43,7 +43,7 @@ from kernelfarm.signing import Keyring
 from kernelfarm.v1 import compile_service_pb2 as pb
 from kernelfarm.wire import graph_to_proto
 from kernelfarm.wire.manifest import facts_to_proto, key_from_proto
-from kernelfarm.wire.product_choice import product_choice_to_proto
+from kernelfarm.wire.product_choice import node_choices_to_proto, product_choice_to_proto
 
 if TYPE_CHECKING:
     import grpc
@@ -175,6 +175,7 @@ class FarmClient:
                 deterministic=options.is_deterministic,
                 fallback_random=options.fallback_random,
                 products=product_choice_to_proto(options.products),
+                product_choices=node_choices_to_proto(options.node_choices),
             ),
             model=self.settings.model,
             facts=facts_to_proto(facts),

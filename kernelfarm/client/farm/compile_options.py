@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernelfarm.ir.product_choice import ProductChoice, product_pairs
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice, product_pairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +14,14 @@ class CompileOptions:
     `is_deterministic`: results do not depend on scheduling. `fallback_random`: the framework draws
     random numbers, so that they equal those of eager execution; otherwise kernels compute them,
     with equal numbers on every device, fused with other operators. `products`: who computes
-    products of matrices.
+    products of matrices. `node_choices`: who computes the products of single captured nodes, in
+    ascending order of the nodes.
     """
 
     is_deterministic: bool = False
     fallback_random: bool = False
     products: ProductChoice = ProductChoice.AUTO
+    node_choices: tuple[NodeChoice, ...] = ()
 
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The options as pairs of text, sorted by name, for a key."""
@@ -27,4 +29,4 @@ class CompileOptions:
             ("deterministic", str(self.is_deterministic)),
             ("fallback_random", str(self.fallback_random)),
         )
-        return (*flags, *product_pairs(self.products))
+        return (*flags, *product_pairs(self.products, self.node_choices))

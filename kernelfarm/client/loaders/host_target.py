@@ -96,6 +96,11 @@ def host_flags() -> frozenset[str]:
     return frozenset(_listed("flags", "Features").split())
 
 
+def processor_name() -> str:
+    """The name of this machine's processor, as its maker states it; empty if it is not listed."""
+    return _listed("model name", "Processor", "CPU part")
+
+
 def _listed(*keys: str) -> str:
     """The first value that /proc/cpuinfo lists for one of the keys; empty if it lists none."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():

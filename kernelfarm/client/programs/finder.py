@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.wait_budget import WaitBudget
+from kernelfarm.client.farm.wait_budget import WaitBudget, remaining_timeout
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.cuda_graphs import CudaGraphs
 from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
@@ -18,18 +20,36 @@ from kernelfarm.client.programs.store import ProgramStore
 from kernelfarm.client.programs.tiers import PrefetchedProgram
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings
+from kernelfarm.errors import CallerError
+
+if TYPE_CHECKING:
+    from kernelfarm.client.programs.tuned_products import TunedProducts
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
     """The options of `torch.compile(..., options={...})`, checked.
 
-    `is_frozen`: the user promises that parameters and buffers do not change.
+    `is_frozen`: the user promises that parameters and buffers do not change. `is_tuned`: the fleet
+    chooses who computes each product.
     """
 
     settings: ClientSettings
     compiled: CompileOptions
     is_frozen: bool = False
+    is_tuned: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks that the options may be together.
+
+        Raises:
+            CallerError: they may not.
+        """
+        if self.is_tuned and self.settings.cuda_graphs:
+            raise CallerError(
+                "products 'tuned' with CUDA graphs: recorded calls keep the program that they were"
+                " recorded with; expected another value of `products`, or no CUDA graphs"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +83,63 @@ class ProgramFinder:
         self._first: FirstSearch | None = first
         self._leaves_autocast = leaves_autocast
         self._drops_arguments = drops_arguments
+        self._tuning: TunedProducts | None = None
 
     def find(self) -> PlanRunner:
-        """The program from the first tier that has it.
+        """The program from the first tier that has it; that with the fleet's choices, if known.
 
         Raises:
             KernelfarmError: no tier has it.
         """
-        settings = self._options.settings
-        search = self._first or FirstSearch(WaitBudget(settings.timeout_s))
+        search = self._first or FirstSearch(WaitBudget(self._options.settings.timeout_s))
         self._first = None
         with search.budget.charged():
-            loaded = _store.program(
-                access_to(settings),
-                self._captured,
-                self._support,
-                self._options.compiled,
-                self._key,
-                search.prefetched,
-            )
-            access = access_to(settings)
-            tuning = tuning_policy(access.client, access.check_recent_failure)
-            bound = loaded.for_graph(self._captured, self._support.loader, tuning=tuning)
-            return PlanRunner(
-                bound,
-                leaves_autocast=self._leaves_autocast,
-                drops_arguments=self._drops_arguments,
-            )
+            if self._tuning is None:
+                return self._program(self._options.compiled, self._key, search.prefetched)
+            found = self._tuning.program()
+            if found is None:
+                found = self._program(self._options.compiled, self._key, search.prefetched)
+            self._tuning.go_on()
+            return found
+
+    def tune(self, runner: GraphRunner) -> None:
+        """Lets the fleet's choices reach a runner, now or later, if the options ask for them."""
+        if not self._options.is_tuned:
+            return
+        # Few processes tune products.
+        from kernelfarm.client.programs.tuned_products import (  # noqa: PLC0415
+            GraphToTune,
+            TunedProducts,
+        )
+
+        self._tuning = TunedProducts(
+            GraphToTune(self._captured, self._support, self._options.compiled),
+            partial(access_to, self._options.settings),
+            self._with_choices,
+            runner.replace,
+        )
+
+    def _with_choices(self, options: CompileOptions) -> PlanRunner:
+        # The other half of the wait is for the program without choices.
+        limit_s = remaining_timeout(self._options.settings.timeout_s) / 2
+        with WaitBudget(limit_s).charged():
+            return self._program(options)
+
+    def _program(
+        self,
+        options: CompileOptions,
+        key: bytes | None = None,
+        prefetched: PrefetchedProgram | None = None,
+    ) -> PlanRunner:
+        access = access_to(self._options.settings)
+        loaded = _store.program(access, self._captured, self._support, options, key, prefetched)
+        tuning = tuning_policy(access.client, access.check_recent_failure)
+        bound = loaded.for_graph(self._captured, self._support.loader, tuning=tuning)
+        return PlanRunner(
+            bound,
+            leaves_autocast=self._leaves_autocast,
+            drops_arguments=self._drops_arguments,
+        )
 
 
 def start_runner(
@@ -106,6 +156,7 @@ def start_runner(
         KernelfarmError: no tier has the program.
     """
     runner = GraphRunner(eager, finder.find, settings, cuda_graphs)
+    finder.tune(runner)
     if settings.mode == "swap":
         runner.fetch_in_background()
     else:

@@ -71,6 +71,20 @@ class GraphRunner:
         """
         self._current = self._find()
 
+    def replace(self, program: PlanRunner) -> bool:
+        """Lets later calls run another program of the graph; calls that run finish theirs.
+
+        False while the first program, or the one after an invalidation, is being fetched: it would
+        replace this one.
+        """
+        with self._lock:
+            is_fetching = self._fetching is not None and self._fetching.is_alive()
+            if is_fetching or self._current is None:
+                return False
+            self._current = program
+        counters.count("runner.programs_replaced")
+        return True
+
     def boxed(self) -> BoxedFunction:
         """The function that torch calls with a list of arguments; it clears the list."""
         if self._cuda_graphs is not None:

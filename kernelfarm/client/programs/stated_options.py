@@ -24,6 +24,9 @@ _SETTINGS = (
 )
 """The settings that are options, too."""
 
+TUNED = "tuned"
+"""Who computes a product is decided by the times that clients of the farm measure."""
+
 
 def with_mode(options: Mapping[str, Any] | None, mode: str | None) -> dict[str, Any]:
     """The options with what the argument `mode` states.
@@ -66,14 +69,37 @@ def is_frozen(options: Mapping[str, Any]) -> bool:
     return stated
 
 
-def compile_options(options: Mapping[str, Any]) -> CompileOptions:
-    """The options of the compilation among the options.
+def is_tuned(options: Mapping[str, Any]) -> bool:
+    """True if the options leave the choice for each product to the fleet."""
+    return bool(options.get("products") == TUNED)
+
+
+def check_fits_packages(options: Mapping[str, Any], otherwise: str) -> None:
+    """Checks that programs with these options may be stored in packages.
 
     Raises:
-        CallerError: `products` is no `ProductChoice`.
+        CallerError: they may not; the message names what `otherwise` to do.
+    """
+    if is_frozen(options):
+        raise CallerError(
+            "freezing: a package cannot hold what is computed from parameters; expected a model"
+            f" without `freezing`, or {otherwise}"
+        )
+    if is_tuned(options):
+        raise CallerError(
+            "products 'tuned': a package cannot hold what the fleet chooses later; expected another"
+            f" value of `products`, or {otherwise}"
+        )
+
+
+def compile_options(options: Mapping[str, Any]) -> CompileOptions:
+    """The options of the compilation among the options; the fleet's choices are added later.
+
+    Raises:
+        CallerError: `products` is no `ProductChoice` and not `tuned`.
     """
     stated = options.get("products", ProductChoice.AUTO.value)
-    choices = {choice.value: choice for choice in ProductChoice}
+    choices = {choice.value: choice for choice in ProductChoice} | {TUNED: ProductChoice.AUTO}
     if stated not in list(choices):
         raise CallerError(f"products {stated!r}; expected one of {', '.join(choices)}")
     return CompileOptions(

@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     _reinterpret_tensor: Callable[..., torch.Tensor] | None
     mark_dynamo_propagated_dynamic_indices: Callable[[Any, set[int]], None] | None
     maybe_mark_dynamic_helper: Callable[[Any, set[int]], None] | None
+    _sleep: Callable[[int], None]
     torch_variables: Any
 
 VERSIONS = ("2.11", "2.12", "2.13")
@@ -284,6 +285,7 @@ NAMES: Mapping[str, PrivateName] = {
     "_reinterpret_tensor": PrivateName(_GUARDS, "makes views faster", is_optional=True),
     "_empty_strided_cpu": PrivateName(_GUARDS, "makes tensors faster", is_optional=True),
     "_empty_strided_cuda": PrivateName(_GUARDS, "makes tensors faster", is_optional=True),
+    "_sleep": PrivateName("torch.cuda", "keeps a GPU busy while measured launches are queued"),
     "_cuda_getDevice": PrivateName(_C, "the current GPU", is_optional=True),
     "_cuda_getCurrentRawStream": PrivateName(_C, "the current stream", is_optional=True),
 }

@@ -34,7 +34,10 @@ MOST_WAIT_S: Final = 60.0
 
 
 class FleetChoice:
-    """The choice for one kernel; one thread at a time may ask."""
+    """The choice for one kernel; one thread at a time may ask.
+
+    `alone` is what to do without an answer of the farm, and without a winner in the end.
+    """
 
     def __init__(
         self,
@@ -42,11 +45,14 @@ class FleetChoice:
         tuned: TunedKernel,
         name: str,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        alone: Advice = MEASURE,
     ) -> None:
         self._fleet = fleet
         self._tuned = tuned
         self._name = name
         self._clock = clock
+        self._alone = alone
         self._found = WAIT
         self._ask_again_s = 0.0
         self._ends_s: float | None = None
@@ -54,7 +60,7 @@ class FleetChoice:
         self._has_failed = False
 
     def advice(self, *, can_measure: bool) -> Advice:
-        """A winner, `MEASURE` or `WAIT`. Only the first call waits for the farm.
+        """A winner, `MEASURE`, `WAIT`, or `alone`. Only the first call waits for the farm.
 
         A winner that is not final is followed by other answers, for at most `MOST_WAIT_S`.
         """
@@ -64,7 +70,7 @@ class FleetChoice:
             self._ask(can_measure)
         elif now_s >= self._ends_s:
             winner = self._found.winner
-            return MEASURE if winner is None else Advice(winner)
+            return self._alone if winner is None else Advice(winner)
         elif not self._is_asking and now_s >= self._ask_again_s:
             self._is_asking = True
             _in_background(lambda: self._ask(can_measure))
@@ -72,6 +78,11 @@ class FleetChoice:
         if found.should_measure:
             self._found = WAIT
         return found
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the farm is not asked again."""
+        return self._ends_s is not None and self._clock() >= self._ends_s
 
     def report(self, times_ms: Sequence[float]) -> None:
         """Reports measured times in the background, unless the farm did not answer before."""
@@ -89,8 +100,8 @@ class FleetChoice:
         except KernelfarmError as error:
             self._note(error)
             self._has_failed = True
-            # Without the farm, this client measures; what it knows already is good enough.
-            found = MEASURE if self._found.winner is None else Advice(self._found.winner)
+            # What this client knows already is good enough.
+            found = self._alone if self._found.winner is None else Advice(self._found.winner)
         self._ask_again_s = self._clock() + found.retry_after_s
         self._found = found
         self._is_asking = False

@@ -15,7 +15,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelfarm.client import counters
@@ -47,11 +47,14 @@ class Measurement:
 class TimeLimit:
     """How long measuring all configurations of a kernel may take in all, by a clock in seconds.
 
-    A launch that runs is not interrupted, so the last one may exceed the limit.
+    A launch that runs is not interrupted, so the last one may exceed the limit. With several
+    `rounds`, each configuration is measured so often, and its least median counts: other work of
+    the device disturbs one round, and then another configuration.
     """
 
     limit_s: float
     clock: Callable[[], float] = time.monotonic
+    rounds: int = 1
 
 
 class Winners:
@@ -109,43 +112,70 @@ def fastest(
         UnavailableError: the device refuses every launch.
     """
     ends_s = limit.clock() + limit.limit_s
-    times_ms = [0.0] * len(launches)
-    errors: list[UnavailableError] = []
-    best_ms, winner = math.inf, 0
-    for number, launch in enumerate(launches):
-        if math.isfinite(best_ms) and limit.clock() >= ends_s:
-            _say_out_of_time(name, number, len(launches), limit.limit_s)
+    found = _Times(len(launches))
+    for number in _order(len(launches), limit.rounds):
+        if math.isfinite(found.best_ms) and limit.clock() >= ends_s:
+            if found.measured < len(launches):
+                _say_out_of_time(name, found.measured, len(launches), limit.limit_s)
             break
-        try:
-            found_ms = _median_ms(launch, prepare, timer, best_ms, ends_s - limit.clock())
-        except UnavailableError as error:
-            errors.append(error)
+        if number in found.errors:
             continue
-        times_ms[number] = found_ms
-        if found_ms < best_ms:
-            best_ms, winner = found_ms, number
-    if len(errors) == len(launches):
-        raise errors[0]
+        bounds = _Bounds(found.best_ms, ends_s - limit.clock(), _MOST // limit.rounds)
+        try:
+            found.add(number, _median_ms(launches[number], prepare, timer, bounds))
+        except UnavailableError as error:
+            found.errors[number] = error
+    if not math.isfinite(found.best_ms):
+        raise found.errors[0]
     counters.count("tuning.measured")
-    shown = ", ".join(f"{time_ms:.4f}" if time_ms else "none" for time_ms in times_ms)
+    shown = ", ".join(f"{time_ms:.4f}" if time_ms else "none" for time_ms in found.times_ms)
+    winner = found.times_ms.index(found.best_ms)
     _log.info("kernelfarm: %s: configuration %d is the fastest (ms: %s)", name, winner, shown)
-    return Measurement(winner, tuple(times_ms))
+    return Measurement(winner, tuple(found.times_ms))
 
 
-def _median_ms(
-    launch: Run, prepare: Run, timer: LaunchTimer, best_ms: float, left_s: float
-) -> float:
+class _Times:
+    """The least times so far, 0 for a launch that was not measured, and the device's refusals."""
+
+    def __init__(self, count: int) -> None:
+        self.times_ms = [0.0] * count
+        self.best_ms = math.inf
+        self.measured = 0
+        self.errors: dict[int, UnavailableError] = {}
+
+    def add(self, number: int, time_ms: float) -> None:
+        self.measured += 1
+        self.times_ms[number] = min(time_ms, self.times_ms[number] or math.inf)
+        self.best_ms = min(self.best_ms, time_ms)
+
+
+def _order(count: int, rounds: int) -> Iterator[int]:
+    """The numbers of launches, in turn from the first and from the last one."""
+    for turn in range(rounds):
+        yield from range(count) if turn % 2 == 0 else reversed(range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bounds:
+    """The best time so far, the time that is left, and how many launches are measured at most."""
+
+    best_ms: float
+    left_s: float
+    most: int
+
+
+def _median_ms(launch: Run, prepare: Run, timer: LaunchTimer, bounds: _Bounds) -> float:
     """The median time of a launch; its first time, if that is much more than the best so far."""
     # The least of two: the first launch of a kernel may load it.
     first_ms = min(timer.times_ms(launch, prepare, 2))
-    if first_ms > _MUCH_SLOWER * best_ms:
+    if first_ms > _MUCH_SLOWER * bounds.best_ms:
         counters.count("tuning.dropped")
         return first_ms
     least_ms = min(first_ms, *timer.times_ms(launch, prepare, _WARM_UPS - 2))
-    fitting = int(_MEASURED_MS / least_ms) if least_ms > 0 else _MOST
-    count = min(max(fitting, _FEWEST), _MOST)
+    fitting = int(_MEASURED_MS / least_ms) if least_ms > 0 else bounds.most
+    count = min(max(fitting, _FEWEST), bounds.most)
     if least_ms > 0:
-        count = min(count, max(1, int(1e3 * left_s / least_ms) - _WARM_UPS))
+        count = min(count, max(1, int(1e3 * bounds.left_s / least_ms) - _WARM_UPS))
     return statistics.median(timer.times_ms(launch, prepare, count))
 
 

@@ -27,7 +27,7 @@ from kernelfarm.v1 import compile_service_pb2 as kernelfarm_dot_v1_dot_compile__
 from kernelfarm.v1 import plan_pb2 as kernelfarm_dot_v1_dot_plan__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.kernelfarm/internal/v1/optimizer_service.proto\x12\x16kernelfarm.internal.v1\x1a\"kernelfarm/internal/v1/loops.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x18kernelfarm/v1/plan.proto\"\x15\n\x13GetToolchainRequest\"9\n\x14GetToolchainResponse\x12\x11\n\ttoolchain\x18\x01 \x01(\t\x12\x0e\n\x06passes\x18\x02 \x03(\t\"\xaf\x01\n\x0fOptimizeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\x0c\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12.\n\x08products\x18\x06 \x01(\x0e\x32\x1c.kernelfarm.v1.ProductChoice\"\xd8\x01\n\x10OptimizeResponse\x12/\n\x07kernels\x18\x01 \x03(\x0b\x32\x1e.kernelfarm.internal.v1.Kernel\x12!\n\x04plan\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Plan\x12\x31\n\x06stages\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.TextStage\x12=\n\x07made_by\x18\x04 \x01(\x0b\x32,.kernelfarm.internal.v1.GetToolchainResponse\"\'\n\tTextStage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t2\xdc\x01\n\x10OptimizerService\x12]\n\x08Optimize\x12\'.kernelfarm.internal.v1.OptimizeRequest\x1a(.kernelfarm.internal.v1.OptimizeResponse\x12i\n\x0cGetToolchain\x12+.kernelfarm.internal.v1.GetToolchainRequest\x1a,.kernelfarm.internal.v1.GetToolchainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n.kernelfarm/internal/v1/optimizer_service.proto\x12\x16kernelfarm.internal.v1\x1a\"kernelfarm/internal/v1/loops.proto\x1a#kernelfarm/v1/compile_service.proto\x1a\x18kernelfarm/v1/plan.proto\"\x15\n\x13GetToolchainRequest\"9\n\x14GetToolchainResponse\x12\x11\n\ttoolchain\x18\x01 \x01(\t\x12\x0e\n\x06passes\x18\x02 \x03(\t\"\xea\x01\n\x0fOptimizeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05graph\x18\x02 \x01(\x0c\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0e\n\x06tenant\x18\x04 \x01(\t\x12)\n\x08priority\x18\x05 \x01(\x0e\x32\x17.kernelfarm.v1.Priority\x12.\n\x08products\x18\x06 \x01(\x0e\x32\x1c.kernelfarm.v1.ProductChoice\x12\x39\n\x0fproduct_choices\x18\x07 \x03(\x0b\x32 .kernelfarm.v1.NodeProductChoice\"\xd8\x01\n\x10OptimizeResponse\x12/\n\x07kernels\x18\x01 \x03(\x0b\x32\x1e.kernelfarm.internal.v1.Kernel\x12!\n\x04plan\x18\x02 \x01(\x0b\x32\x13.kernelfarm.v1.Plan\x12\x31\n\x06stages\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.TextStage\x12=\n\x07made_by\x18\x04 \x01(\x0b\x32,.kernelfarm.internal.v1.GetToolchainResponse\"\'\n\tTextStage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04text\x18\x02 \x01(\t2\xdc\x01\n\x10OptimizerService\x12]\n\x08Optimize\x12\'.kernelfarm.internal.v1.OptimizeRequest\x1a(.kernelfarm.internal.v1.OptimizeResponse\x12i\n\x0cGetToolchain\x12+.kernelfarm.internal.v1.GetToolchainRequest\x1a,.kernelfarm.internal.v1.GetToolchainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,11 +39,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETTOOLCHAINRESPONSE']._serialized_start=196
   _globals['_GETTOOLCHAINRESPONSE']._serialized_end=253
   _globals['_OPTIMIZEREQUEST']._serialized_start=256
-  _globals['_OPTIMIZEREQUEST']._serialized_end=431
-  _globals['_OPTIMIZERESPONSE']._serialized_start=434
-  _globals['_OPTIMIZERESPONSE']._serialized_end=650
-  _globals['_TEXTSTAGE']._serialized_start=652
-  _globals['_TEXTSTAGE']._serialized_end=691
-  _globals['_OPTIMIZERSERVICE']._serialized_start=694
-  _globals['_OPTIMIZERSERVICE']._serialized_end=914
+  _globals['_OPTIMIZEREQUEST']._serialized_end=490
+  _globals['_OPTIMIZERESPONSE']._serialized_start=493
+  _globals['_OPTIMIZERESPONSE']._serialized_end=709
+  _globals['_TEXTSTAGE']._serialized_start=711
+  _globals['_TEXTSTAGE']._serialized_end=750
+  _globals['_OPTIMIZERSERVICE']._serialized_start=753
+  _globals['_OPTIMIZERSERVICE']._serialized_end=973
 # @@protoc_insertion_point(module_scope)

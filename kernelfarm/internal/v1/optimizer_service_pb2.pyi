@@ -78,6 +78,7 @@ class OptimizeRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     PRODUCTS_FIELD_NUMBER: _builtins.int
+    PRODUCT_CHOICES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Id of the request, for logs; empty is allowed."""
     graph: _builtins.bytes
@@ -94,6 +95,10 @@ class OptimizeRequest(_message.Message):
     """The urgency; UNSPECIFIED means INTERACTIVE. Warm-up work waits while other work does."""
     products: _compile_service_pb2.ProductChoice.ValueType
     """Who computes products of matrices; UNSPECIFIED: whatever is expected to be faster."""
+    @_builtins.property
+    def product_choices(self) -> _containers.RepeatedCompositeFieldContainer[_compile_service_pb2.NodeProductChoice]:
+        """Who computes the products of single captured nodes, as in `kernelfarm.v1.CompileOptions`."""
+
     def __init__(
         self,
         *,
@@ -103,10 +108,11 @@ class OptimizeRequest(_message.Message):
         tenant: _builtins.str = ...,
         priority: _compile_service_pb2.Priority.ValueType = ...,
         products: _compile_service_pb2.ProductChoice.ValueType = ...,
+        product_choices: _abc.Iterable[_compile_service_pb2.NodeProductChoice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "priority", b"priority", "products", b"products", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "priority", b"priority", "product_choices", b"product_choices", "products", b"products", "request_id", b"request_id", "target", b"target", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -9,7 +9,7 @@ import pytest
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.analysis.product_operands import Product
@@ -514,3 +514,39 @@ def test_the_report_says_why_cube_cores_do_not_compute_a_product() -> None:
     assert notes(BIASED, ProductChoice.LIBRARY) == (
         "products by the framework: 1 because the request asks for the library",
     )
+
+
+def by_choices(target: TargetFacts, *choices: tuple[int, str]) -> tuple[set[int], str]:
+    """The results of `TWO_LAYERS` that kernels compute, and the notes."""
+    stated = [NodeChoice(node, ProductChoice(choice)) for node, choice in choices]
+    text = TWO_LAYERS.replace("f32", "bf16") if target.has_matrix_units else TWO_LAYERS
+    found = choose_products(parse_graph(text), target, by_node=stated)
+    return {*found.by_result}, "\n".join(found.notes)
+
+
+@pytest.mark.parametrize("name", ["cpu:x86-64-v4", "cuda:sm_90a", "cuda:sm_80"])
+def test_a_choice_of_one_product_replaces_the_times(name: str) -> None:
+    target = target_facts(name)
+    for one, other in (("own", "library"), ("library", "own")):
+        results, notes = by_choices(target, (1, one), (2, other))
+        assert results == ({4} if one == "own" else {5})
+        assert notes.count("clients measured it as faster") == 2
+    results, notes = by_choices(target, (1, "own"), (2, "own"))
+    assert results == {4, 5}
+    assert "product: 4 x 1024 (node 1) by a kernel: clients measured it as faster" in notes
+    assert by_choices(target, (1, "library"), (2, "library"))[0] == set()
+
+
+def test_a_choice_of_one_product_leaves_the_others_to_the_times() -> None:
+    results, notes = by_choices(V4, (2, "own"))
+    assert results == {4, 5}
+    assert "(node 1) by a kernel: expected times" in notes
+    usual = choose_products(parse_graph(TWO_LAYERS), V4)
+    assert choose_products(parse_graph(TWO_LAYERS), V4, by_node=()) == usual
+
+
+def test_a_product_that_no_kernel_computes_stays_with_the_library() -> None:
+    graph = TWO_LAYERS.replace("f32[", "f64[")
+    found = choose_products(parse_graph(graph), V4, by_node=[NodeChoice(1, ProductChoice.OWN)])
+    assert not found.by_result
+    assert any("of f64" in note for note in found.notes)

@@ -14,7 +14,10 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.eager import KernelfarmWarning
+from kernelfarm.client.programs.graph_runner import GraphRunner
+from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.errors import DeadlineError, FarmFullError, InvalidGraphError
 from tests.support.client_process import new_process
 from tests.support.farm import TIMEOUT_S, Farm, wait_until
@@ -210,3 +213,34 @@ def test_a_full_farm_is_not_asked_again_past_the_timeout(meddler) -> None:
         compiled(new_model(), "strict", timeout_s=3600.0)(X)
     assert isinstance(caught.value.inner_exception, FarmFullError)
     assert meddler.requests == 1
+
+
+def test_another_program_replaces_the_present_one_but_none_that_is_being_fetched(
+    farm: Farm, tmp_path: Path
+) -> None:
+    process = new_process(farm.endpoint, tmp_path)
+    model = new_model()
+    captured = traced_one(model, X)
+
+    def program() -> PlanRunner:
+        loader = device_support(captured.device).loader
+        return PlanRunner(process.program(captured).for_graph(captured, loader))
+
+    is_fetching, may_go_on = threading.Event(), threading.Event()
+
+    def find() -> PlanRunner:
+        is_fetching.set()
+        assert may_go_on.wait(TIMEOUT_S)
+        return program()
+
+    runner = GraphRunner(lambda args: [model(*args)], find, process.access.settings)
+    other = program()
+    assert not runner.replace(other)
+    runner.fetch_in_background()
+    assert is_fetching.wait(TIMEOUT_S) and not runner.replace(other)
+    may_go_on.set()
+    wait_until(lambda: count_of("runner.programs_replaced") == 1, TIMEOUT_S, "the program")
+    wait_until(lambda: runner.replace(other), TIMEOUT_S, "the other program")
+    (result,) = runner.boxed()([X])
+    torch.testing.assert_close(result, model(X))
+    assert count_of("runner.programs_replaced") == 2

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.programs.stated_options import compile_options, stated_settings
+from kernelfarm.client.programs.stated_options import (
+    check_fits_packages,
+    compile_options,
+    is_tuned,
+    stated_settings,
+)
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.product_choice import ProductChoice
 
@@ -22,9 +27,21 @@ def test_who_computes_products_is_a_part_of_the_key_unless_it_is_the_default() -
 
 @pytest.mark.parametrize("value", ["mine", "", None, ["own"], True])
 def test_another_choice_of_products_is_refused(value: object) -> None:
-    with pytest.raises(CallerError, match="expected one of auto, library, own"):
+    with pytest.raises(CallerError, match="expected one of auto, library, own, tuned"):
         compile_options({"products": value})
 
 
 def test_it_is_no_setting() -> None:
     assert stated_settings({"products": "own"}) == {}
+
+
+def test_what_the_fleet_chooses_is_added_to_the_key_later() -> None:
+    assert compile_options({"products": "tuned"}) == compile_options({})
+    assert is_tuned({"products": "tuned"})
+    assert not is_tuned({"products": "auto"}) and not is_tuned({})
+
+
+def test_packages_hold_no_programs_that_the_fleet_chooses() -> None:
+    check_fits_packages({"products": "own"}, "none")
+    with pytest.raises(CallerError, match=r"'tuned': a package cannot hold .* or no packages"):
+        check_fits_packages({"products": "tuned"}, "no packages")

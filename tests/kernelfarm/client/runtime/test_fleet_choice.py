@@ -185,3 +185,17 @@ def test_a_report_that_fails_is_counted_and_raises_nothing() -> None:
     assert choice.advice(can_measure=True) == MEASURE
     choice.report((1.0, 2.0, 3.0))
     assert counted("tuning.fleet.failures.unavailable") == 1
+
+
+@pytest.mark.usefixtures("inline")
+def test_a_client_that_measures_only_what_it_is_asked_for_waits_without_the_farm() -> None:
+    now, alone = [0.0], Advice(retry_after_s=2.0)
+    fleet = _Fleet(UnavailableError("away"), MEASURE)
+    choice = FleetChoice(fleet, KERNEL, "product", lambda: now[0], alone=alone)
+    assert waits(choice.advice(can_measure=True))
+    now[0] = 1.0
+    assert waits(choice.advice(can_measure=True)) and len(fleet.asked) == 1
+    now[0] = 2.0
+    assert choice.advice(can_measure=True).should_measure and not choice.has_ended
+    now[0] = MOST_WAIT_S
+    assert waits(choice.advice(can_measure=True)) and choice.has_ended

@@ -362,3 +362,32 @@ def test_a_kernel_gets_a_configuration_that_the_device_takes_after_the_time() ->
     limit = TimeLimit(1.0, lambda: timer.now_s)
     assert fastest(launches, lambda: None, timer, "kernel", limit).winner == 2
     assert timer.launched == ["a"] * 4
+
+
+def test_in_several_rounds_the_least_median_counts() -> None:
+    """What else the device does disturbs the first round of the fastest launch."""
+    order: list[int] = []
+    costs_ms = {0: [2.0, 2.0, 2.0], 1: [6.0, 1.0, 1.0]}
+
+    class Disturbed:
+        """A clock of stated medians, by launch and round."""
+
+        def device(self) -> str:
+            return "a chip"
+
+        def obstacle(self) -> str:
+            return ""
+
+        def times_ms(
+            self, launch: Callable[[], None], prepare: Callable[[], None], count: int
+        ) -> list[float]:
+            launch()
+            number = order[-1]
+            turn = (order.count(number) - 1) // 3  # it is called three times in each
+            return [costs_ms[number][turn]] * count
+
+    launches = [lambda: order.append(0), lambda: order.append(1)]
+    limit = TimeLimit(30.0, rounds=3)
+    found = fastest(launches, lambda: None, Disturbed(), "kernel", limit)
+    assert (found.winner, found.times_ms) == (1, (2.0, 1.0))
+    assert [order[at] for at in range(0, len(order), 3)] == [0, 1, 1, 0, 0, 1]
