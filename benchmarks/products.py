@@ -133,8 +133,8 @@ def _build(options: argparse.Namespace) -> int:
 def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     for name, program, m in _cases(options):
         found: list[CapturedGraph] = []
-        copies = _operands(program, m, "cpu", has_values=False)
-        _compiled(program, recording(found, runs=False))(*next(copies))
+        copies = layer_operands(program, m, "cpu", has_values=False)
+        compiled_layer(program, recording(found, runs=False))(*next(copies))
         yield name, [captured.graph for captured in found]
 
 
@@ -145,7 +145,7 @@ def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Program, int]]:
                 yield f"{name}, {m}", program, m
 
 
-def _operands(
+def layer_operands(
     program: Program, rows: int, device: str, *, has_values: bool = True
 ) -> Iterator[tuple[Tensor, ...]]:
     """Arguments with equal activations and ever new weights, of about unit results."""
@@ -158,7 +158,7 @@ def _operands(
         yield (*given, *(weight.bfloat16() for weight in weights))
 
 
-def _compiled(program: Program, backend: Any, options: Any = None) -> Layer:
+def compiled_layer(program: Program, backend: Any, options: Any = None) -> Layer:
     torch._dynamo.reset()
     compiled: Layer = torch.compile(program.layer, backend=backend, dynamic=False, options=options)
     return compiled
@@ -183,7 +183,7 @@ def _run(options: argparse.Namespace) -> int:
 
 def _line(name: str, program: Program, rows: int, *, with_inductor: bool) -> str:
     torch.manual_seed(0)
-    made = _operands(program, rows, "cuda")
+    made = layer_operands(program, rows, "cuda")
     first = next(made)
     weight_bytes = sum(t.numel() * t.itemsize for t in first[-len(program.weights) :])
     count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // weight_bytes)))
@@ -191,10 +191,10 @@ def _line(name: str, program: Program, rows: int, *, with_inductor: bool) -> str
     arms: dict[str, Layer] = {"eager": program.layer}
     for arm, choice in _CHOICES.items():
         stated = {"mode": "strict", "timeout_s": 2.0, "products": choice.value}
-        arms[arm] = _compiled(program, "kernelfarm", stated)
+        arms[arm] = compiled_layer(program, "kernelfarm", stated)
         arms[arm](*first)
     if with_inductor:
-        arms["inductor"] = _compiled(program, "inductor")
+        arms["inductor"] = compiled_layer(program, "inductor")
         arms["inductor"](*first)
     exact = program.layer(*(tensor.double() for tensor in first))
     errors = {a: (arms[a](*first).double() - exact).abs().max().item() for a in ("own", "eager")}
