@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
 from kernelfarm.ir.triton.user_kernel import (
     FixedParam,
     Pointer,
@@ -41,6 +41,8 @@ MAX_ROWS = 32
 MAX_WEIGHT_SIZE = (1 << 31) - 1
 """Positions in a weight have 32 bits."""
 TYPES = (DType.BF16, DType.F16)
+_NARROW_REACH = 1 << 29
+"""Three distances below it are a position of 32 bits; numbers of larger ones are of 64 bits."""
 _ENTRY = "nibble_product"
 _TILE_ROWS, _TILE_COLUMNS = 16, 8
 _FILLING_ROWS = 4096
@@ -66,7 +68,7 @@ def spread(tile, TILES: tl.constexpr, WARPS: tl.constexpr, COLUMNS: tl.constexpr
 def sums_by_words(
     x, words, scale, zero, exponents, first_row,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    X_AT: tl.constexpr, X_ROW: tl.constexpr, X_STEP: tl.constexpr,
+    x_first, x_stride, x_step,
     TILES: tl.constexpr, WARPS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
     ADDED: tl.constexpr, ZERO: tl.constexpr, HAS_ZERO: tl.constexpr,
 ):
@@ -79,10 +81,10 @@ def sums_by_words(
     quad = tl.arange(0, 4)
     block = tl.arange(0, COLUMNS)[:, None, None, None, None]
     column = tl.arange(0, 8)[None, None, :, None, None]
-    x_row = tl.minimum(block * 8 + column, M - 1) * X_ROW
+    x_row = tl.minimum(block * 8 + column, M - 1) * x_stride
     x_word = quad[None, None, None, :, None] * 32
     x_part = tl.arange(0, 8)[None, None, None, None, :]
-    x_at = X_AT + x_row + (x_word + x_part) * X_STEP
+    x_at = x_first + x_row + (x_word + x_part) * x_step
     ones = tl.full([WARPS, 16, 32], 1.0, x.dtype.element_ty)
     found = tl.zeros([WARPS, ROWS, 8 * COLUMNS], tl.float32)
     for step in range(tl.cdiv(ALL, WARPS * GROUPS)):
@@ -106,9 +108,9 @@ def sums_by_words(
             word = tl.load(
                 words.to(tl.pointer_type(tl.int32)) + word_at, eviction_policy="evict_first"
             )
-            own = x + (x_at + (at * (128 * X_STEP))[None, :, None, None, None])
-            low = tl.join(tl.load(own), tl.load(own + 8 * X_STEP))
-            high = tl.join(tl.load(own + 16 * X_STEP), tl.load(own + 24 * X_STEP))
+            own = x + (x_at + (at * (128 * x_step))[None, :, None, None, None])
+            low = tl.join(tl.load(own), tl.load(own + 8 * x_step))
+            high = tl.join(tl.load(own + 16 * x_step), tl.load(own + 24 * x_step))
             terms = tl.reshape(tl.join(low, high), [COLUMNS, WARPS, 8, 4, 2, 2, 2, 2, 2])
             even, odd = tl.split(tl.permute(terms, [1, 8, 7, 3, 4, 0, 2, 5, 6]))
             x0, x2 = tl.split(even)
@@ -138,7 +140,7 @@ def sums_by_words(
 def sums_by_bytes(
     x, words, scale, zero, first_row,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    X_AT: tl.constexpr, X_ROW: tl.constexpr, X_STEP: tl.constexpr,
+    x_first, x_stride, x_step,
     TILES: tl.constexpr, COLUMNS: tl.constexpr, ZERO: tl.constexpr, HAS_ZERO: tl.constexpr,
 ):
     row = tl.minimum(first_row + tl.arange(0, 16 * TILES), N - 1)
@@ -154,9 +156,9 @@ def sums_by_bytes(
         even = (both & 15).to(tl.float32) - centre[:, None]
         odd = (both >> 4 & 15).to(tl.float32) - centre[:, None]
         for m in range(M):
-            near = x + X_AT + m * X_ROW + (group * 128 + 2 * byte) * X_STEP
+            near = x + x_first + m * x_stride + (group * 128 + 2 * byte) * x_step
             terms = even * tl.load(near).to(tl.float32)[None, :]
-            terms += odd * tl.load(near + X_STEP).to(tl.float32)[None, :]
+            terms += odd * tl.load(near + x_step).to(tl.float32)[None, :]
             total = tl.sum(terms, 1) * factor
             found = tl.where(column == m, found + total[:, None], found)
     return found
@@ -164,9 +166,8 @@ def sums_by_bytes(
 
 def nibble_product(
     x, words, scale, zero, bias, out, exponents,
+    x_first, x_stride, x_step, bias_first, bias_step,
     M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
-    X_AT: tl.constexpr, X_ROW: tl.constexpr, X_STEP: tl.constexpr,
-    BIAS_AT: tl.constexpr, BIAS_STEP: tl.constexpr,
     TILES: tl.constexpr, WARPS: tl.constexpr, GROUPS: tl.constexpr, COLUMNS: tl.constexpr,
     ADDED: tl.constexpr, ZERO: tl.constexpr, HAS_ZERO: tl.constexpr, HAS_BIAS: tl.constexpr,
     IS_BYTES: tl.constexpr,
@@ -178,18 +179,18 @@ def nibble_product(
         is_odd = words.to(tl.int64) % 4
     if is_odd != 0:
         result = sums_by_bytes(
-            x, words, scale, zero, first_row, M, N, K, X_AT, X_ROW, X_STEP, TILES, COLUMNS, ZERO,
-            HAS_ZERO,
+            x, words, scale, zero, first_row, M, N, K, x_first, x_stride, x_step, TILES, COLUMNS,
+            ZERO, HAS_ZERO,
         )
     else:
         result = sums_by_words(
-            x, words, scale, zero, exponents, first_row, M, N, K, X_AT, X_ROW, X_STEP, TILES,
+            x, words, scale, zero, exponents, first_row, M, N, K, x_first, x_stride, x_step, TILES,
             WARPS, GROUPS, COLUMNS, ADDED, ZERO, HAS_ZERO,
         )
     m = tl.arange(0, 8 * COLUMNS)[None, :]
     n = first_row + tl.arange(0, ROWS)[:, None]
     if HAS_BIAS:
-        result += tl.load(bias + BIAS_AT + n * BIAS_STEP, mask=n < N, other=0.0).to(tl.float32)
+        result += tl.load(bias + bias_first + n * bias_step, mask=n < N, other=0.0).to(tl.float32)
     tl.store(out + m * N + n, result.to(out.dtype.element_ty), mask=(m < M) & (n < N))
 """
 
@@ -218,15 +219,18 @@ def nibble_product(
     tiles = 1 if is_small else min(2, blocks)
     programs = -(-n // (tiles * _TILE_ROWS))
     warps, groups = _division(programs, k // GROUP_TERMS, blocks)
+    # Each number with the largest factor that it has in a position.
+    numbers = {
+        "x_first": (x.offset, 1),
+        "x_stride": (x.strides[0], m),
+        "x_step": (x.strides[1], k),
+        "bias_first": (ZERO if bias is None else bias.offset, 1),
+        "bias_step": (ZERO if bias is None else bias.strides[0], n),
+    }
     constants: dict[str, Value] = {
         "M": m,
         "N": n,
         "K": k,
-        "X_AT": x.offset.as_int(),
-        "X_ROW": x.strides[0].as_int(),
-        "X_STEP": x.strides[1].as_int(),
-        "BIAS_AT": 0 if bias is None else bias.offset.as_int(),
-        "BIAS_STEP": 0 if bias is None else bias.strides[0].as_int(),
         "TILES": tiles,
         "WARPS": warps,
         "GROUPS": groups,
@@ -243,10 +247,17 @@ def nibble_product(
     ]
     # A number of the launch stays in a register; a constant would take an instruction of its own.
     params.append(Scalar("exponents", DType.I32, 1))
+    sizes = [as_expr(exponents)]
+    for name, (number, most) in numbers.items():
+        if number.is_constant and abs(number.constant) * most < _NARROW_REACH:
+            params.append(FixedParam(name, number.constant))
+        else:
+            params.append(Scalar(name, DType.I64, 1))
+            sizes.append(number)
     params += [FixedParam(name, value) for name, value in constants.items()]
     options = (("num_stages", 1), ("num_warps", warps))
     kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), options)
-    return NibbleProduct(kernel, (as_expr(exponents), as_expr(programs), ONE, ONE))
+    return NibbleProduct(kernel, (*sizes, as_expr(programs), ONE, ONE))
 
 
 def _division(programs: int, groups: int, blocks: int) -> tuple[int, int]:

@@ -121,14 +121,15 @@ def check(function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Progra
         verify_program(programs[-1])
 
         def run(*given: Tensor) -> object:
-            inputs = [as_array(given[s]) for s in captured.sources if isinstance(s, int)]
+            sources = [given[s] for s in captured.sources if isinstance(s, int)]
+            inputs = [as_array(g) if isinstance(g, Tensor) else g for g in sources]
             results.extend(run_program(programs[-1], inputs, run_template=interpreted))
             return gm.forward(*given)
 
         return run
 
     torch._dynamo.reset()
-    torch.compile(function, backend=capturing(compile_graph), dynamic=False)(*operands)
+    torch.compile(function, backend=capturing(compile_graph))(*operands)
     wide = [x.double() if x.is_floating_point() else x for x in operands]
     expected = function(*wide).numpy()
     difference = np.abs(np.asarray(results[0], np.float64) - expected).max()
@@ -195,8 +196,19 @@ def test_strided_rows_are_read_where_they_are() -> None:
     wide = torch.cat([x, x + 1], 1)
     program = check(lambda wide, *stored: form.layer(wide[:, 512:], *stored), [wide, *stored])
     (kernel,) = templates(program)
-    assert constant(kernel, "X_ROW") == 1024
-    assert constant(kernel, "X_AT") == 512
+    assert constant(kernel, "x_stride") == 1024
+    assert constant(kernel, "x_first") == 512
+
+
+def test_rows_at_the_end_of_a_varying_number_are_read_where_they_are() -> None:
+    """The last token of a text, as a language model reads it: its offset varies."""
+    form = Form(rows=2)
+    x, *stored = form.operands()
+    hidden = torch.stack([x, x + 1, x - 1], 1)
+    torch._dynamo.mark_dynamic(hidden, 1)
+    program = check(lambda hidden, *stored: form.layer(hidden[:, -1], *stored), [hidden, *stored])
+    (kernel,) = templates(program)
+    assert {scalar.name for scalar in kernel.scalars} == {"exponents", "x_first", "x_stride"}
 
 
 def by_halves(packed: Tensor) -> Tensor:
