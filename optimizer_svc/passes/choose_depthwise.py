@@ -12,44 +12,75 @@ from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import DepthwiseTemplateFacts, TargetFacts
-from optimizer_svc.analysis.depthwise import CONVOLUTION, Depthwise, depthwise
+from optimizer_svc.analysis.depthwise import (
+    CONVOLUTION,
+    GRADIENTS,
+    Depthwise,
+    depthwise,
+    depthwise_gradients,
+)
+from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.analysis.strided_views import is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.kernels.depthwise import Window, weight_programs
 
 
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:
-    """The depthwise convolutions that kernels compute, and why they do not compute the others."""
-    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == CONVOLUTION]
+    """The depthwise convolutions and gradients that kernels compute, and why not the others."""
+    operators = {CONVOLUTION: "depthwise", GRADIENTS: "gradients of depthwise ones"}
+    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in operators]
     known = target.depthwise_template
     if not nodes or known is None:
         return ContractionChoice()
     facts = graph_facts(graph)
     images: dict[int, int] = {}
-    refused: Counter[str] = Counter()
+    parts: dict[int, int] = {}
+    notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        found = depthwise(facts, node)
+        word = operators[str(node.attr("op"))]
+        found, tensors = _found(facts, node)
         if isinstance(found, Refused):
             continue
-        verdict = _refused(facts, node, found, known)
-        if verdict is None:
-            images[node.results[0]] = found.image
-        else:
-            refused[verdict.reason] += 1
-    notes = [f"convolutions: {len(images)} depthwise by a template kernel"] if images else []
-    notes += [
-        f"convolutions: {count} depthwise by the framework: {why}" for why, count in refused.items()
-    ]
-    return ContractionChoice(frozenset(images), images=images, notes=tuple(notes))
+        verdict = _refused(facts, found, tensors, known)
+        if verdict is not None:
+            notes[f"{word} by the framework: {verdict.reason}"] += 1
+            continue
+        images[node.results[0]] = found.image
+        if len(node.results) > 1:
+            window = Window(found.sides, found.strides, found.padding)
+            likely = likely_sizes(graph.symbols)
+            count = weight_programs(tensors[0].shape, window, known.weight_programs, likely)
+            parts[node.results[0]] = count
+        notes[f"{word} by template kernels"] += 1
+    return ContractionChoice(
+        frozenset(images),
+        images=images,
+        parts=parts,
+        notes=tuple(f"convolutions: {count} {text}" for text, count in notes.items()),
+    )
+
+
+def _found(facts: GraphFacts, node: Node) -> tuple[Depthwise | Refused, tuple[TensorType, ...]]:
+    """The convolution of a node, and the images that it computes or whose layout a copy gave."""
+    if node.attr("op") == CONVOLUTION:
+        return depthwise(facts, node), node.types
+    gradients = depthwise_gradients(facts, node)
+    if isinstance(gradients, Refused):
+        return gradients, ()
+    return gradients.convolution, (facts.types[gradients.gradient], node.types[0])
 
 
 def _refused(
-    facts: GraphFacts, node: Node, found: Depthwise, known: DepthwiseTemplateFacts
+    facts: GraphFacts,
+    found: Depthwise,
+    tensors: tuple[TensorType, ...],
+    known: DepthwiseTemplateFacts,
 ) -> Refused | None:
-    """Why the framework computes a convolution; None if the template does."""
-    image, result = facts.types[found.image], node.types[0]
+    """Why the framework computes a convolution; None if templates do."""
+    image = facts.types[found.image]
     down, across = found.sides
     reasons = {
         f"of {image.dtype.value}, for which kernels were not timed": image.dtype.value
@@ -57,7 +88,8 @@ def _refused(
         f"of fewer than {known.least_channels} channels": image.shape[1].constant
         < known.least_channels,
         f"with a window of more than {known.most_taps} pixels": down * across > known.most_taps,
-        "of images whose channels are first in memory": not has_last_channels(result),
+        # The last one is a result, whose layout is that of all images of a step.
+        "of images whose channels are first in memory": not has_last_channels(tensors[-1]),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
 

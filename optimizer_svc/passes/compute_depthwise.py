@@ -1,19 +1,24 @@
-"""Turns chosen depthwise convolutions into steps that a template kernel computes.
+"""Turns chosen depthwise convolutions and their gradients into steps that template kernels compute.
 
-    extern convolution(x, w, b)  ->  extern template(x, w as (down, across, c), b)
+    extern convolution(x, w, b)            ->  extern template(x, w as (down, across, c), b)
+    extern convolution_backward(g, x, w)   ->  extern template(g, w as (down, across, c)),
+                                               sum(extern template(g, x); programs), sum(g; pixels)
 
-Memory holds the weight in the template's order: a kernel turns it in each call.
+Memory holds the weight in the templates' order: a kernel turns it in each call.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kernelfarm.ir.graph_ir import Graph, Node, Ref
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
+from optimizer_svc.analysis.depthwise import GRADIENTS
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
-from optimizer_svc.analysis.templates import DEPTHWISE
+from optimizer_svc.analysis.templates import DEPTHWISE, DEPTHWISE_IMAGE, DEPTHWISE_WEIGHT
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.prims_writer import PrimsWriter
 
@@ -26,6 +31,8 @@ def compute_depthwise(graph: Graph, depthwise: ContractionChoice) -> Graph:
     for node in graph.nodes:
         if depthwise.results.isdisjoint(node.results):
             writer.nodes.append(node)
+        elif node.attr("op") == GRADIENTS:
+            writer.compute_gradients(node, depthwise.parts[node.results[0]])
         else:
             writer.compute(node)
     return replace(graph, nodes=tuple(writer.nodes))
@@ -38,15 +45,64 @@ class _Writer(PrimsWriter):
         """Appends a convolution."""
         spend(16)
         image, weight, *biases = operands(node)
+        stored = self._turned(node, weight)
+        self._by_template(node, DEPTHWISE, (image, stored, *biases), node.results, node.types)
+
+    def compute_gradients(self, node: Node, programs: int) -> None:
+        """Appends the gradients of an image, a weight, and a bias if there is one."""
+        spend(48)
+        gradient, image, weight = operands(node)
+        outs = zip(node.results, node.types, strict=True)
+        of_image, of_weight, of_bias = (
+            replace(node, results=(result,), types=(kind,)) for result, kind in outs
+        )
+        stored = self._turned(node, weight)
+        self._by_template(
+            of_image, DEPTHWISE_IMAGE, (gradient, stored), of_image.results, of_image.types
+        )
+        channels, _, *sides = self.types[weight].shape
+        shape = (as_expr(programs), *sides, channels)
+        sums = self.fresh(TensorType(DType.F32, shape, contiguous_strides(shape)))
+        kinds = (self.types[sums],)
+        self._by_template(of_weight, DEPTHWISE_WEIGHT, (gradient, image), (sums,), kinds)
+        found = self.add(node, "sum", sums, dims=(0,))
+        found = self.add(node, "permute", found, dims=(2, 0, 1))
+        found = self.add(node, "reshape", found, shape=of_weight.types[0].shape)
+        self.finish(of_weight, "convert", found, dtype=of_weight.types[0].dtype)
+        if of_bias.types[0].shape != (channels,):
+            return
+        wide = gradient
+        if self.types[gradient].dtype is not DType.F32:
+            wide = self.add(node, "convert", gradient, dtype=DType.F32)
+        found = self.add(node, "sum", wide, dims=(0, 2, 3))
+        self.finish(of_bias, "convert", found, dtype=of_bias.types[0].dtype)
+
+    def _turned(self, node: Node, weight: int) -> int:
+        """Appends a weight in memory as (down, across, channels)."""
         channels, _, *sides = self.types[weight].shape
         turned = self.add(node, "reshape", weight, shape=(channels, *sides))
         turned = self.add(node, "permute", turned, dims=(1, 2, 0))
-        stored = self.add(node, "convert", turned, dtype=self.types[weight].dtype)
+        return self.add(node, "convert", turned, dtype=self.types[weight].dtype)
+
+    def _by_template(
+        self,
+        node: Node,
+        template: str,
+        values: tuple[int, ...],
+        results: tuple[int, ...],
+        types: tuple[TensorType, ...],
+    ) -> None:
         attrs = {
             "is_contraction": False,
             "node": node.attr("node"),
-            "op": DEPTHWISE,
+            "op": template,
             "window": node.attr("window"),
         }
-        args = tuple(Ref(value) for value in (image, stored, *biases))
-        self.nodes.append(replace(node, args=args, attrs=normal_attrs(attrs)))
+        made = replace(
+            node,
+            args=tuple(map(Ref, values)),
+            attrs=normal_attrs(attrs),
+            results=results,
+            types=types,
+        )
+        self.nodes.append(made)
