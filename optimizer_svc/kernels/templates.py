@@ -21,7 +21,8 @@ from optimizer_svc.analysis.templates import (
     NIBBLE_PRODUCT,
 )
 from optimizer_svc.kernels.attention_parts import attention_parts
-from optimizer_svc.kernels.depthwise import Window, depthwise_convolution, weight_gradient
+from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
+from optimizer_svc.kernels.depthwise_tiles import Window
 from optimizer_svc.kernels.nibble_product import nibble_product
 
 

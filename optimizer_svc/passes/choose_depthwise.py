@@ -24,7 +24,8 @@ from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.analysis.strided_views import is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
-from optimizer_svc.kernels.depthwise import Window, weight_programs
+from optimizer_svc.kernels.depthwise import weight_programs
+from optimizer_svc.kernels.depthwise_tiles import Window
 
 
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:

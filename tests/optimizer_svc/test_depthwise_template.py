@@ -14,7 +14,7 @@ from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.targets import target_facts
-from optimizer_svc.kernels.depthwise import Window, chosen_tile
+from optimizer_svc.kernels.depthwise_tiles import Window, chosen_tile
 from optimizer_svc.pipeline import optimize
 from tests.support.template_kernels import check_by_interpreter, templates
 from tests.support.traced_graphs import traced_one
