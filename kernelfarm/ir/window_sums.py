@@ -240,8 +240,9 @@ def _axes(kernel: Kernel, image: _Found) -> tuple[Axis, Axis | None, Axis | None
     inner = [axis for axis in kernel.reduction if steps[axis.name]]
     if not outer or len(inner) < len(kernel.reduction):
         return None
-    pixels = min(outer, key=lambda axis: steps[axis.name] or 0)
-    window = sorted(inner, key=lambda axis: steps[axis.name] or 0)
+    # Of equal steps, as in an image of one row, the last axis is that of columns.
+    pixels = min(reversed(outer), key=lambda axis: steps[axis.name] or 0)
+    window = sorted(reversed(inner), key=lambda axis: steps[axis.name] or 0)
     if not pixels.extent.is_constant or not all(axis.extent.is_constant for axis in window):
         return None
     if len(window) == _MOST_REDUCTIONS:
@@ -313,4 +314,4 @@ def _lines(others: Sequence[Axis], down: Axis | None, images: Sequence[Load]) ->
         return None
     steps = {axis.name: _step(images[0], axis) for axis in others}
     known = [axis for axis in others if steps[axis.name]]
-    return min(known, key=lambda axis: steps[axis.name] or 0, default=None)
+    return min(reversed(known), key=lambda axis: steps[axis.name] or 0, default=None)

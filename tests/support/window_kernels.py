@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class DepthwiseCase:
         return down, across
 
 
+_HALF_UNITS = {"f32": 0.0, "f16": 2.0**-11, "bf16": 2.0**-8}
+"""What a result is rounded by when it is stored, as a share of it."""
 _AFTER = {
     "": "%out: f32 = add %sum, %bias",
     "residual": "%t: f32 = add %sum, %bias\n  %out: f32 = add %t, %more",
@@ -171,15 +173,24 @@ def expected_result(case: DepthwiseCase, buffers: dict[str, Array]) -> Array:
 
 
 def largest_error(case: DepthwiseCase, *, target: str = "", threads: Sequence[int] = (1,)) -> float:
-    """The largest error of the kernel's results, relative to 1 and to the value."""
+    """The largest error of the kernel's results, in units of what their roundings allow.
+
+    Each term adds a rounding to f32 of the sum of absolute values. All numbers of threads must give
+    the same bits.
+    """
     kernel = depthwise_kernel(case)
     buffers = operands_of_case(case)
     expected = expected_result(case, buffers)
+    absolute = {name: np.abs(each) for name, each in buffers.items()}
+    after = case.after if case.after == "residual" else ""
+    bound = expected_result(replace(case, after=after), absolute)
     found = []
     for count in threads:
         buffers["out0"][:] = np.nan
         assert run(kernel, buffers, target=target, threads=count) == 0
         found.append(buffers["out0"].copy())
     assert all(each.tobytes() == found[0].tobytes() for each in found)
-    error = np.abs(found[0].astype(np.float64) - expected) / np.maximum(1, np.abs(expected))
-    return float(error.max())
+    error = np.abs(found[0].astype(np.float64) - expected)
+    terms = case.window[0] * case.window[1] + len(_AFTER)
+    stored = _HALF_UNITS[case.dtype] * np.abs(expected)
+    return float((error / (bound * terms * 2.0**-24 + stored)).max(initial=0))
