@@ -35,7 +35,7 @@ _LINE_BYTES: Final = 64
 _SUM_BYTES: Final = 4
 _MOST_ROW_BYTES: Final = 64 * 1024
 """Of the sums of a row of results, which are on the stack."""
-_MOST_PRODUCTS: Final = 3000
+_MOST_PRODUCTS: Final = 6000
 """Multiply-adds in the code of a kernel: LLVM takes about 0.1 ms for each."""
 
 
