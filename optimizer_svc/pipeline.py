@@ -21,6 +21,7 @@ from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.passes.choose_batched_products import choose_batched_products
 from optimizer_svc.passes.choose_convolutions import choose_convolutions
+from optimizer_svc.passes.choose_depthwise import choose_depthwise
 from optimizer_svc.passes.choose_layouts import choose_layouts
 from optimizer_svc.passes.choose_materialized import choose_materialized
 from optimizer_svc.passes.choose_products import choose_products
@@ -29,6 +30,7 @@ from optimizer_svc.passes.choose_winograd import choose_winograd
 from optimizer_svc.passes.compute_attention import compute_attention
 from optimizer_svc.passes.compute_batched_products import compute_batched_products
 from optimizer_svc.passes.compute_convolutions import compute_convolutions
+from optimizer_svc.passes.compute_depthwise import compute_depthwise
 from optimizer_svc.passes.compute_in_place import compute_in_place
 from optimizer_svc.passes.compute_products import compute_products
 from optimizer_svc.passes.compute_winograd import compute_winograd
@@ -100,6 +102,8 @@ PASSES: tuple[Pass, ...] = (
     Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("choose-layouts", choose_layouts, ("graph", "convolutions", "target"), "layouts"),
     Pass("assign-layouts", assign_layouts, ("graph", "layouts"), "graph"),
+    Pass("choose-depthwise", choose_depthwise, ("graph", "target"), "depthwise"),
+    Pass("compute-depthwise", compute_depthwise, ("graph", "depthwise"), "graph"),
     Pass("lay-out-gradients", lay_out_gradients, ("graph", "target"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),
@@ -132,6 +136,7 @@ PASSES: tuple[Pass, ...] = (
             "splits",
             "chosen",
             "layouts",
+            "depthwise",
             "fusion",
             "built",
             "program",

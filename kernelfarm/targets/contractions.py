@@ -145,6 +145,19 @@ class AttentionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class DepthwiseTemplateFacts:
+    """Depthwise convolutions that a template kernel computes faster than the framework.
+
+    `types` are the types of elements; windows have at most `most_taps` pixels, and images at least
+    `least_channels`.
+    """
+
+    types: tuple[str, ...]
+    most_taps: int
+    least_channels: int
+
+
+@dataclass(frozen=True, slots=True)
 class SplitAttentionFacts:
     """Attention of one query for each head that kernels compute faster, its keys divided in parts.
 

@@ -15,6 +15,7 @@ from kernelfarm.targets.contractions import (
     BatchedProductFacts,
     ConvolutionFacts,
     DepthwiseFacts,
+    DepthwiseTemplateFacts,
     FewRowFacts,
     FrozenProductFacts,
     ManyRowFacts,
@@ -49,8 +50,8 @@ class TargetFacts:
     matrices, unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, `split_attention`, `convolutions`, `batched_products`, `winograd` and
-    `depthwise`, the framework computes all of them.
+    Without `attention`, `split_attention`, `convolutions`, `batched_products`, `winograd`,
+    `depthwise_template` and `depthwise`, the framework computes all of them.
     """
 
     name: str
@@ -75,6 +76,7 @@ class TargetFacts:
     batched_products: BatchedProductFacts | None = None
     winograd: WinogradFacts | None = None
     depthwise: DepthwiseFacts | None = None
+    depthwise_template: DepthwiseTemplateFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None
     cube: CubeFacts | None = None

@@ -14,7 +14,10 @@ for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
 NIBBLE_PRODUCT = "template.nibble_product"
 """(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with
 a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_product.py`."""
-_TEMPLATES = (ATTENTION_PARTS, NIBBLE_PRODUCT)
+DEPTHWISE = "template.depthwise"
+"""(image, weight, bias) -> the depthwise convolution of a channels-last image by a weight of shape
+(down, across, channels); `optimizer_svc/kernels/depthwise.py`."""
+_TEMPLATES = (ATTENTION_PARTS, NIBBLE_PRODUCT, DEPTHWISE)
 
 
 def is_template(node: Node | None) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kernelfarm.dtypes import DType
-from kernelfarm.errors import InternalError, InvalidGraphError
+from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.atoms import lone_symbol
 from kernelfarm.ir.algebra.expr import ZERO, Expr
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
@@ -24,7 +23,6 @@ from kernelfarm.ir.program_ir import (
     SymbolSource,
     TensorView,
 )
-from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.apart import choose_apart
@@ -33,12 +31,11 @@ from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.analysis.storages import span_elems
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.analysis.templates import NIBBLE_PRODUCT, is_template
+from optimizer_svc.analysis.templates import is_template
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories
-from optimizer_svc.kernels.attention_parts import attention_parts
-from optimizer_svc.kernels.nibble_product import nibble_product
+from optimizer_svc.kernels.templates import TemplateStep, template_kernel
 from optimizer_svc.kernels.user_kernels import UserKernels
 
 _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
@@ -158,38 +155,10 @@ class _PlanWriter:
         """The launch of a template's kernel on the memory of its operands and results."""
         views = [self._chosen.operand_views[value] for value in operands(step)]
         dtypes = [self._chosen.storages[view.source].dtype for view in views]
-        if step.attr("op") == NIBBLE_PRODUCT:
-            kernel, sizes = self._nibble_product(step, views, dtypes)
-        else:
-            kernel, sizes = self._attention_parts(step, views, dtypes)
+        found = TemplateStep(step, views, dtypes, self._chosen.facts.bounds)
+        kernel, sizes = template_kernel(found, self._target)
         names = (*(self._used(view.source) for view in views), *map(self._used, step.results))
         return Launch(self._users.number(kernel), names, sizes)
-
-    def _attention_parts(
-        self, step: Node, views: list[StridedView], dtypes: list[DType]
-    ) -> tuple[UserKernel, tuple[Expr, ...]]:
-        """The kernel of attention in parts, and the numbers that its launch passes."""
-        facts = self._target.split_attention
-        scale = step.attr("scale")
-        if facts is None or not isinstance(scale, float):
-            raise InternalError(f"template {step.attr('op')} has not what its kernel needs")
-        form = (step.types[0].shape[2].as_int(), scale)
-        made = attention_parts(views, dtypes, form, self._chosen.facts.bounds, facts)
-        return made.kernel, made.sizes
-
-    def _nibble_product(
-        self, step: Node, views: list[StridedView], dtypes: list[DType]
-    ) -> tuple[UserKernel, tuple[Expr, ...]]:
-        """The kernel of a product by integers of four bits, and the numbers of its launch."""
-        (result,) = step.types
-        centre = step.attr("centre")
-        if not isinstance(centre, float):
-            raise InternalError(f"template {step.attr('op')} has not what its kernel needs")
-        names = ["x", "words", "scale", *(["zero"] if step.attr("has_zero") else []), "bias"]
-        named = dict(zip(names, views, strict=False))
-        types = dict(zip(names, dtypes, strict=False)) | {"out": result.dtype}
-        made = nibble_product(named, types, result.shape[1], centre)
-        return made.kernel, made.sizes
 
     def draws(self) -> tuple[DrawSeeds, ...]:
         """The first step, which draws the seeds that are used; none if no seed is."""

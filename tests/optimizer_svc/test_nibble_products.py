@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, as_expr
-from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.program_ir import BufferKind, ExternCall, Launch, Program
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
@@ -23,8 +20,12 @@ from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.nibble_product import nibble_product
 from optimizer_svc.pipeline import optimize
 from tests.support.integer_weights import GROUP
-from tests.support.template_kernels import UNITS, as_array, constant, interpreted, templates
-from tests.support.traced_graphs import capturing, traced
+from tests.support.template_kernels import (
+    check_by_interpreter,
+    constant,
+    templates,
+)
+from tests.support.traced_graphs import traced
 
 FACTS = target_facts("cuda:sm_90a")
 assert FACTS.few_rows is not None
@@ -112,30 +113,7 @@ def programs_of(function: Callable[..., object], operands: Sequence[Tensor]) -> 
 
 def check(function: Callable[..., Tensor], operands: Sequence[Tensor]) -> Program:
     """The program, which gives what eager gives in float64."""
-    programs: list[Program] = []
-    results: list[np.ndarray] = []
-
-    def compile_graph(captured: CapturedGraph, gm: fx.GraphModule) -> Callable[..., object]:
-        lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
-        programs.append(optimize(lowered.graph, TARGET).program)
-        verify_program(programs[-1])
-
-        def run(*given: Tensor) -> object:
-            sources = [given[s] for s in captured.sources if isinstance(s, int)]
-            inputs = [as_array(g) if isinstance(g, Tensor) else g for g in sources]
-            results.extend(run_program(programs[-1], inputs, run_template=interpreted))
-            return gm.forward(*given)
-
-        return run
-
-    torch._dynamo.reset()
-    torch.compile(function, backend=capturing(compile_graph))(*operands)
-    wide = [x.double() if x.is_floating_point() else x for x in operands]
-    expected = function(*wide).numpy()
-    difference = np.abs(np.asarray(results[0], np.float64) - expected).max()
-    assert difference <= 2 * UNITS[operands[0].dtype] * np.abs(expected).max()
-    (program,) = programs
-    return program
+    return check_by_interpreter(function, operands, TARGET)
 
 
 FORMS = (

@@ -19,6 +19,7 @@ from tests.support.traced_graphs import capturing
 _TEXTS = Path(__file__).parent / "ir_texts"
 ONE_PIXEL = (_TEXTS / "one_pixel_convolution.graph").read_text(encoding="utf-8")
 BATCHED = (_TEXTS / "batched_product.graph").read_text(encoding="utf-8")
+DEPTHWISE = (_TEXTS / "depthwise_convolution.graph").read_text(encoding="utf-8")
 WINOGRAD = (_TEXTS / "winograd_convolution.graph").read_text(encoding="utf-8")
 
 

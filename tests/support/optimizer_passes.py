@@ -32,6 +32,7 @@ _PRINTERS: dict[str, Callable[[Any], str]] = {
     "batched_products": print_contractions,
     "convolutions": print_contractions,
     "winograd": print_contractions,
+    "depthwise": print_contractions,
     "layouts": print_layouts,
     "products": print_products,
     "splits": print_splits,

@@ -1,0 +1,86 @@
+"""The kernel of each template for the operands of a step, and the numbers of its launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import Expr
+from kernelfarm.ir.algebra.simplify import Bounds
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.triton.user_kernel import UserKernel
+from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.analysis.templates import ATTENTION_PARTS, DEPTHWISE, NIBBLE_PRODUCT
+from optimizer_svc.kernels.attention_parts import attention_parts
+from optimizer_svc.kernels.depthwise import Window, depthwise_convolution
+from optimizer_svc.kernels.nibble_product import nibble_product
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateStep:
+    """A step, where its operands are in memory, and the types of their elements."""
+
+    node: Node
+    views: Sequence[StridedView]
+    dtypes: Sequence[DType]
+    bounds: Bounds
+
+
+_Made = tuple[UserKernel, tuple[Expr, ...]]
+
+
+def template_kernel(step: TemplateStep, target: TargetFacts) -> _Made:
+    """The kernel of a step, and the numbers that its launch passes.
+
+    Raises:
+        InternalError: the step has not what its template needs.
+    """
+    return _TEMPLATES[str(step.node.attr("op"))](step, target)
+
+
+def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Made:
+    facts, scale = target.split_attention, step.node.attr("scale")
+    if facts is None or not isinstance(scale, float):
+        raise _incomplete(step)
+    form = (step.node.types[0].shape[2].as_int(), scale)
+    made = attention_parts(step.views, step.dtypes, form, step.bounds, facts)
+    return made.kernel, made.sizes
+
+
+def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
+    (result,) = step.node.types
+    centre = step.node.attr("centre")
+    if not isinstance(centre, float):
+        raise _incomplete(step)
+    names = ["x", "words", "scale", *(["zero"] if step.node.attr("has_zero") else []), "bias"]
+    named = dict(zip(names, step.views, strict=False))
+    types = dict(zip(names, step.dtypes, strict=False)) | {"out": result.dtype}
+    made = nibble_product(named, types, result.shape[1], centre)
+    return made.kernel, made.sizes
+
+
+def _depthwise(step: TemplateStep, _target: TargetFacts) -> _Made:
+    (result,) = step.node.types
+    numbers = step.node.attr("window")
+    if not isinstance(numbers, tuple):
+        raise _incomplete(step)
+    first, second, above, left = (n for n in numbers[:4] if isinstance(n, int))
+    down, across, _ = (extent.as_int() for extent in step.views[1].shape)
+    named = dict(zip(("image", "weight", "bias"), step.views, strict=False))
+    window = Window((down, across), (first, second), (above, left))
+    made = depthwise_convolution(named, result.dtype, result.shape, window)
+    return made.kernel, made.sizes
+
+
+def _incomplete(step: TemplateStep) -> InternalError:
+    return InternalError(f"template {step.node.attr('op')} has not what its kernel needs")
+
+
+_TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Made]] = {
+    ATTENTION_PARTS: _attention_parts,
+    NIBBLE_PRODUCT: _nibble_product,
+    DEPTHWISE: _depthwise,
+}

@@ -1,0 +1,107 @@
+"""Depthwise convolutions that a template kernel computes on a GPU, run by an interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernelfarm.ir.algebra.expr import as_expr, symbol
+from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.targets import target_facts
+from optimizer_svc.kernels.depthwise import Window, tile_width
+from tests.support.template_kernels import check_by_interpreter, templates
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+@dataclass(frozen=True)
+class Form:
+    """A convolution (n, c, h, w) by windows (down, across)."""
+
+    images: int = 2
+    channels: int = 32
+    pixels: tuple[int, int] = (9, 14)
+    window: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (1, 1)
+    dtype: torch.dtype = torch.bfloat16
+    has_bias: bool = False
+
+    def operands(self) -> list[Tensor]:
+        """The image, channels last, the weight, and perhaps the bias."""
+        torch.manual_seed(0)
+        image = torch.randn(self.images, self.channels, *self.pixels).to(self.dtype)
+        found = [
+            image.contiguous(memory_format=torch.channels_last),
+            torch.randn(self.channels, 1, *self.window).to(self.dtype),
+        ]
+        return [*found, torch.randn(self.channels).to(self.dtype)] if self.has_bias else found
+
+    @property
+    def convolve(self) -> Callable[..., Tensor]:
+        """The convolution of its operands."""
+
+        def convolution(image: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+            return functional.conv2d(
+                image, weight, bias, self.stride, self.padding, groups=self.channels
+            )
+
+        return convolution
+
+
+FORMS = (
+    Form(),
+    Form(dtype=torch.float16, has_bias=True),
+    Form(dtype=torch.float32, channels=33),
+    Form(window=(7, 7), padding=(3, 3), pixels=(7, 7), channels=96),
+    Form(window=(5, 5), padding=(2, 2), stride=(2, 2), pixels=(13, 28)),
+    Form(window=(3, 5), padding=(0, 1), stride=(1, 3), pixels=(8, 31), channels=20),
+    Form(window=(1, 3), padding=(2, 4), pixels=(3, 5), images=1),
+    Form(window=(5, 3), padding=(4, 0), stride=(2, 1), pixels=(6, 20), channels=130),
+    Form(window=(3, 3), padding=(1, 1), pixels=(1, 1), images=3, channels=64),
+)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_template_gives_the_convolution(form: Form) -> None:
+    program = check_by_interpreter(form.convolve, form.operands(), TARGET)
+    assert len(templates(program)) == 1
+    assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("columns", "stride", "width"),
+    [
+        (7, 1, 7),
+        (14, 1, 14),
+        (28, 2, 14),
+        (8, 1, 8),
+        (9, 1, 2),
+        (56, 1, 14),
+        (1, 1, 1),
+        (64, 1, 16),
+    ],
+)
+def test_tiles_leave_few_pixels_unused(columns: int, stride: int, width: int) -> None:
+    window = Window((3, 3), (stride, stride), (1, 1))
+    assert tile_width(as_expr(columns), window) == width
+
+
+def test_a_long_window_has_narrow_tiles() -> None:
+    assert tile_width(as_expr(112), Window((3, 33), (1, 1), (1, 1))) == 16
+    assert tile_width(as_expr(112), Window((3, 33), (2, 2), (1, 1))) == 8
+    assert tile_width(symbol("s0"), Window((3, 3), (1, 1), (1, 1))) == 14
+
+
+def test_varying_numbers_and_extents_are_numbers_of_the_launch() -> None:
+    form = Form(images=3, channels=64, pixels=(10, 12))
+    image, weight = form.operands()
+    torch._dynamo.maybe_mark_dynamic(image, [0, 2, 3])
+    (template,) = templates(check_by_interpreter(form.convolve, [image, weight], TARGET))
+    names = {scalar.name for scalar in template.scalars}
+    assert {"count", "rows", "columns", "tiles", "height", "width"} <= names
