@@ -1,20 +1,23 @@
 """Decides which depthwise convolutions kernels compute in place of the framework's library.
 
 The layouts of images are known here. On a GPU, a template kernel takes images whose channels are
-last in memory; the library computes the others.
+last in memory; on a processor, prims become a kernel that takes such ones. The library computes the
+others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
-from kernelfarm.ir.algebra.expr import ONE
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType
+from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.graph_ir import Graph, Node, contiguous_strides
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import DepthwiseTemplateFacts, TargetFacts
+from kernelfarm.targets import DepthwiseFacts, DepthwiseTemplateFacts, TargetFacts
 from optimizer_svc.analysis.depthwise import CONVOLUTION, Depthwise, depthwise
+from optimizer_svc.analysis.depthwise_operands import depthwise_operands, has_last_channels
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
-from optimizer_svc.analysis.strided_views import is_same_layout
+from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
@@ -22,27 +25,72 @@ from optimizer_svc.ir.contraction_choice import ContractionChoice
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The depthwise convolutions that kernels compute, and why they do not compute the others."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == CONVOLUTION]
-    known = target.depthwise_template
-    if not nodes or known is None:
+    if not nodes or (target.depthwise_template is None and target.depthwise is None):
         return ContractionChoice()
     facts = graph_facts(graph)
+    pairs = [(node, depthwise(facts, node)) for node in nodes]
+    spend(8 * len(nodes))
+    found = {node.results[0]: (node, d) for node, d in pairs if isinstance(d, Depthwise)}
+    if target.depthwise is not None:
+        return _of_processor(facts, found, target.depthwise)
+    assert target.depthwise_template is not None  # one of them is
+    return _of_template(facts, found, target.depthwise_template)
+
+
+_Found = Mapping[int, tuple[Node, Depthwise]]
+
+
+def _of_template(
+    facts: GraphFacts, found: _Found, known: DepthwiseTemplateFacts
+) -> ContractionChoice:
     images: dict[int, int] = {}
     refused: Counter[str] = Counter()
-    for node in nodes:
-        spend(8)
-        found = depthwise(facts, node)
-        if isinstance(found, Refused):
-            continue
-        verdict = _refused(facts, node, found, known)
+    for result, (node, each) in found.items():
+        verdict = _refused(facts, node, each, known)
         if verdict is None:
-            images[node.results[0]] = found.image
+            images[result] = each.image
         else:
             refused[verdict.reason] += 1
-    notes = [f"convolutions: {len(images)} depthwise by a template kernel"] if images else []
+    notes = _notes(images, refused, "by a template kernel")
+    return ContractionChoice(frozenset(images), images=images, notes=notes)
+
+
+def _of_processor(facts: GraphFacts, found: _Found, known: DepthwiseFacts) -> ContractionChoice:
+    """The convolutions that prims compute. Memory holds their images, and weights in their order.
+
+    A weight whose channels are not adjacent is turned by a kernel in each call.
+    """
+    images: dict[int, int] = {}
+    weights: dict[int, int] = {}
+    strides: dict[int, Index] = {}
+    refused: Counter[str] = Counter()
+    fresh = 1 + max([*facts.types, *(source.value for source in facts.graph.inputs)])
+    for result, (node, each) in found.items():
+        verdict = depthwise_operands(facts, node, each, known)
+        if isinstance(verdict, Refused):
+            refused[verdict.reason] += 1
+            continue
+        images[result], weights[result] = verdict.image, fresh
+        if not verdict.is_ordered:
+            extents = (*map(as_expr, each.sides), node.types[0].shape[1])
+            strides[fresh] = contiguous_strides(extents)
+        fresh += 1
+    return ContractionChoice(
+        frozenset(images),
+        frozenset(images.values()),
+        images,
+        _notes(images, refused, "by kernels"),
+        weights=weights,
+        strides=strides,
+    )
+
+
+def _notes(images: Mapping[int, int], refused: Counter[str], computed: str) -> tuple[str, ...]:
+    notes = [f"convolutions: {len(images)} depthwise {computed}"] if images else []
     notes += [
         f"convolutions: {count} depthwise by the framework: {why}" for why, count in refused.items()
     ]
-    return ContractionChoice(frozenset(images), images=images, notes=tuple(notes))
+    return tuple(notes)
 
 
 def _refused(
@@ -61,10 +109,3 @@ def _refused(
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
 
-
-def has_last_channels(tensor: TensorType) -> bool:
-    """True if an image (n, c, h, w) lies in memory as (n, h, w, c)."""
-    _, channels, height, width = tensor.shape
-    row = width * channels
-    last = (height * row, ONE, row, channels)
-    return tensor.strides is not None and is_same_layout(tensor.shape, tensor.strides, last)
