@@ -56,6 +56,11 @@ def depthwise(facts: GraphFacts, node: Node) -> Depthwise | Refused:
     return found if _fits(image, found, node.types[0]) else Refused("of other operands")
 
 
+def is_depthwise(facts: GraphFacts, node: Node) -> bool:
+    """True if a node is a depthwise convolution."""
+    return isinstance(depthwise(facts, node), Depthwise)
+
+
 def _moves(window: tuple[Arg, ...]) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Strides and padding of a window without dilation."""
     first, second, down, across, *dilations, _ = (n if isinstance(n, int) else 0 for n in window)
