@@ -122,9 +122,7 @@ def find_window_sums(kernel: Kernel) -> WindowSums | None:
         return None
     pixels, across, down = axes
     numbers = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce)]
-    sums = [
-        _sum(kernel, number, pair, axes) for number, pair in zip(numbers, known, strict=True)
-    ]
+    sums = [_sum(kernel, number, pair, axes) for number, pair in zip(numbers, known, strict=True)]
     found = tuple(each for each in sums if each is not None)
     if len(found) < len(sums):
         return None

@@ -108,4 +108,3 @@ def _refused(
         "of images whose channels are first in memory": not has_last_channels(result),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
-

@@ -83,9 +83,7 @@ class _Writer(PrimsWriter):
         ordered = self._choice.weights[result]
         self.add_as(ordered, node, "permute", turned, dims=(1, 2, 0))
         weight = self.add(node, "permute", self._wide(node, ordered), dims=(2, 0, 1))
-        spread = self.add(
-            node, "broadcast_in_dim", weight, shape=(*shape, *sides), dims=(1, 4, 5)
-        )
+        spread = self.add(node, "broadcast_in_dim", weight, shape=(*shape, *sides), dims=(1, 4, 5))
         terms = self.add(node, "mul", windows, spread)
         steps: list[tuple[str, tuple[int, ...], dict[str, Arg]]]
         steps = [("sum", (terms,), {"dims": (4, 5)})]
@@ -123,8 +121,7 @@ class _Writer(PrimsWriter):
         return self.add(node, "convert", value, dtype=DType.F32)
 
     def _append_chain(self, node: Node, steps: _Steps) -> None:
-        """Appends prims of which each reads the one before; all lie in memory as the result does.
-        """
+        """Appends prims of which each reads the one before; all lie in memory as the result does."""
         before: tuple[int, ...] = ()
         for number, (op, values, attrs) in enumerate(steps):
             is_last = number == len(steps) - 1

@@ -63,9 +63,7 @@ class WindowResults:
             fn.branch(end)
         fn.start_block(end)
 
-    def _call(
-        self, channels: int, sums: dict[int, Value], first: Value, symbols: _Symbols
-    ) -> None:
+    def _call(self, channels: int, sums: dict[int, Value], first: Value, symbols: _Symbols) -> None:
         fn = self._context.fn
         given = [symbols[name] for name in self._symbols]
         buffers = [self._context.buffers[param.name] for param in self._context.kernel.params]
@@ -96,7 +94,9 @@ class WindowResults:
         fn.store(integer(0, I32), failed, 8)
         index = IndexWriter(fn, bounds_of(context.kernel))
         own = replace(context, fn=fn, index=index, failed=failed)
-        self._write_loops(own, {n: Value(f"%{text}", PTR) for n, text in addresses.items()}, channels)
+        self._write_loops(
+            own, {n: Value(f"%{text}", PTR) for n, text in addresses.items()}, channels
+        )
         fn.emit(f"ret {fn.load(I32, failed, 8, wish='any_failed')}")
         fn.finish()
         return name

@@ -100,9 +100,7 @@ class WindowSumWriter:
         lanes: int,
         of_unit: tuple[dict[int, tuple[Value, Value]], _Symbols],
     ) -> None:
-        """Writes the sums of a row for `lanes` channels from `channel` on; `first` is the block's.
-
-        """
+        """Writes the sums of a row for `lanes` channels from `channel` on; `first` is the block's."""
         fn, windows = self._fn, self._tiled.windows
         rows, symbols = of_unit
         own = fn.op("sub nsw", channel, first, wish="channel.own")
@@ -239,5 +237,3 @@ class _Tile:
         sixteen = Value(f"<{', '.join([f'{I32} 16'] * self._lanes)}>", words)
         bits = fn.op("shl", fn.cast("zext", found, words), sixteen)
         return fn.cast("bitcast", bits, self._vector)
-
-

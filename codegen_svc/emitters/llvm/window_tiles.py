@@ -83,9 +83,7 @@ class TiledWindows:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The vectors of the channels behind those that fill vectors: halves, and halves of them.
-
-        """
+        """The vectors of the channels behind those that fill vectors: halves, and halves of them."""
         return _pieces(self.whole_channels, self.windows.channels.extent.constant, self.lanes)
 
     @property
@@ -209,5 +207,3 @@ def _products(found: TiledWindows) -> int:
 def vector_type(lanes: int) -> str:
     """LLVM's type of a vector of f32."""
     return f"<{lanes} x {FLOAT}>"
-
-
