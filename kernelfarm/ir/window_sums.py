@@ -37,6 +37,8 @@ from kernelfarm.ir.loop_ir import (
 
 _MOST_REDUCTIONS = 2
 _LEAST_OUTER = 2
+_COMPARISONS = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
+"""By operation: the sign of the difference of its operands, and what that exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,18 +209,10 @@ def _positions(kernel: Kernel, number: int) -> list[Expr] | None:
         sides = [_positions(kernel, operand) for operand in statement.operands]
         return None if None in sides else [each for side in sides if side for each in side]
     left, right = (_integer(kernel, operand) for operand in statement.operands)
-    if left is None or right is None:
+    if left is None or right is None or statement.op not in _COMPARISONS:
         return None
-    match statement.op:
-        case "ge":
-            return [left - right]
-        case "gt":
-            return [left - right - 1]
-        case "le":
-            return [right - left]
-        case "lt":
-            return [right - left - 1]
-    return None
+    sign, more = _COMPARISONS[statement.op]
+    return [(left - right) * sign - more]
 
 
 def _integer(kernel: Kernel, number: int) -> Expr | None:

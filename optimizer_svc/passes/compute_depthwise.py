@@ -121,7 +121,7 @@ class _Writer(PrimsWriter):
         return self.add(node, "convert", value, dtype=DType.F32)
 
     def _append_chain(self, node: Node, steps: _Steps) -> None:
-        """Appends prims of which each reads the one before; all lie in memory as the result does."""
+        """Appends prims of which each reads the one before, with the strides of the result."""
         before: tuple[int, ...] = ()
         for number, (op, values, attrs) in enumerate(steps):
             is_last = number == len(steps) - 1

@@ -100,7 +100,7 @@ class WindowSumWriter:
         lanes: int,
         of_unit: tuple[dict[int, tuple[Value, Value]], _Symbols],
     ) -> None:
-        """Writes the sums of a row for `lanes` channels from `channel` on; `first` is the block's."""
+        """Writes the sums of a row for `lanes` channels from one on; `first` is the block's."""
         fn, windows = self._fn, self._tiled.windows
         rows, symbols = of_unit
         own = fn.op("sub nsw", channel, first, wish="channel.own")

@@ -83,7 +83,7 @@ class TiledWindows:
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        """The vectors of the channels behind those that fill vectors: halves, and halves of them."""
+        """The vectors of the channels behind whole vectors: halves, and halves of these."""
         return _pieces(self.whole_channels, self.windows.channels.extent.constant, self.lanes)
 
     @property

@@ -7,6 +7,8 @@ the order in the view's strides, and copies nothing.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -74,7 +76,7 @@ def _is_faster(node: fx.Node, found: FrozenConvolution, known: DepthwiseFacts) -
 
 
 def _view(
-    values: FrozenValues, operator: torch._ops.OpOverload, source: fx.Node, *args: object
+    values: FrozenValues, operator: torch._ops.OpOverload, source: fx.Node, *args: Any
 ) -> fx.Node:
     """A view of a frozen value, with its value without data."""
     made = values.graph.call_function(operator, (source, *args))
