@@ -149,12 +149,13 @@ class DepthwiseTemplateFacts:
     """Depthwise convolutions that a template kernel computes faster than the framework.
 
     `types` are the types of elements; windows have at most `most_taps` pixels, and images at least
-    `least_channels`.
+    `least_channels`. About `weight_programs` programs divide the sums of a weight's gradient.
     """
 
     types: tuple[str, ...]
     most_taps: int
     least_channels: int
+    weight_programs: int
 
 
 @dataclass(frozen=True, slots=True)

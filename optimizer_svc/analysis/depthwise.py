@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.graph_facts import GraphFacts, operands
+from optimizer_svc.analysis.graph_facts import GraphFacts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 
 CONVOLUTION = "aten.convolution.default"
+GRADIENTS = "aten.convolution_backward.default"
 _RANK = 4
 
 
@@ -33,13 +34,21 @@ class Depthwise:
 
 def depthwise(facts: GraphFacts, node: Node) -> Depthwise | Refused:
     """The depthwise convolution that a node is; why it is none, for the report."""
-    window = node.attr("window")
-    values = operands(node)
-    kinds = [facts.types[value] for value in values]
-    is_stated = node.attr("op") == CONVOLUTION and isinstance(window, tuple)
-    if not is_stated or not _is_convolution(kinds, node.types):
+    if node.attr("op") != CONVOLUTION:
         return Refused("of other operands")
-    assert isinstance(window, tuple)
+    values = operands(node)
+    return _stated(node, values, tuple(facts.types[value] for value in values), node.types)
+
+
+def _stated(
+    node: Node,
+    values: tuple[int, ...],
+    kinds: tuple[TensorType, ...],
+    results: tuple[TensorType, ...],
+) -> Depthwise | Refused:
+    window = node.attr("window")
+    if not isinstance(window, tuple) or not _is_convolution(kinds, results):
+        return Refused("of other operands")
     image, weight = kinds[:2]
     channels = image.shape[1]
     is_depthwise = weight.shape[0] is channels and weight.shape[1] is ONE
@@ -53,7 +62,43 @@ def depthwise(facts: GraphFacts, node: Node) -> Depthwise | Refused:
     down, across = (side.constant for side in weight.shape[2:])
     bias = values[2] if len(values) > 2 else None
     found = Depthwise(values[0], values[1], bias, (down, across), *numbers)
-    return found if _fits(image, found, node.types[0]) else Refused("of other operands")
+    return found if _fits(image, found, results[0]) else Refused("of other operands")
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseGradients:
+    """The gradients of such a convolution: of its image, its weight and its bias.
+
+    `gradient` is that of the result; `convolution` has no bias. A node without a bias has a third
+    result that nothing reads.
+    """
+
+    gradient: int
+    convolution: Depthwise
+
+
+def depthwise_gradients(facts: GraphFacts, node: Node) -> DepthwiseGradients | Refused:
+    """The gradients that a node computes; why they are none, for the report."""
+    values = operands(node)
+    if node.attr("op") != GRADIENTS or len(values) != 3 or len(node.types) != 3:
+        return Refused("of other operands")
+    kinds = tuple(facts.types[value] for value in values)
+    found = _stated(node, values[1:], kinds[1:], kinds[:1])
+    if isinstance(found, Refused):
+        return found
+    image, weight, bias = node.types
+    has_bias = bias.shape == weight.shape[:1]
+    wanted = node.types if has_bias else node.types[:2]
+    is_whole = (image.shape, weight.shape) == tuple(kind.shape for kind in kinds[1:])
+    if not is_whole or {tensor.dtype for tensor in wanted} != {kinds[0].dtype}:
+        return Refused("of an image without one")
+    if not has_bias and _is_read(facts, node.results[2]):
+        return Refused("of other operands")
+    return DepthwiseGradients(values[0], found)
+
+
+def _is_read(facts: GraphFacts, value: int) -> bool:
+    return value in facts.consumers or value in outputs_read(facts.graph)
 
 
 def is_depthwise(facts: GraphFacts, node: Node) -> bool:
@@ -69,7 +114,7 @@ def _moves(window: tuple[Arg, ...]) -> tuple[tuple[int, int], tuple[int, int]] |
     return (first, second), (down, across)
 
 
-def _is_convolution(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
+def _is_convolution(kinds: tuple[TensorType, ...], results: tuple[TensorType, ...]) -> bool:
     """True if ranks and types are those of a convolution of images: the graph is from outside."""
     if len(kinds) not in (2, 3) or len(results) != 1:
         return False

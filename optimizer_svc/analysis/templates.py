@@ -17,7 +17,17 @@ a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_pro
 DEPTHWISE = "template.depthwise"
 """(image, weight, bias) -> the depthwise convolution of a channels-last image by a weight of shape
 (down, across, channels); `optimizer_svc/kernels/depthwise.py`."""
-_TEMPLATES = (ATTENTION_PARTS, NIBBLE_PRODUCT, DEPTHWISE)
+DEPTHWISE_IMAGE = "template.depthwise_image_gradient"
+"""(gradient, weight) -> the gradient of the image of such a convolution."""
+DEPTHWISE_WEIGHT = "template.depthwise_weight_gradient"
+"""(gradient, image) -> sums whose sum over the first axis is the gradient of such a weight."""
+_TEMPLATES = (
+    ATTENTION_PARTS,
+    NIBBLE_PRODUCT,
+    DEPTHWISE,
+    DEPTHWISE_IMAGE,
+    DEPTHWISE_WEIGHT,
+)
 
 
 def is_template(node: Node | None) -> bool:

@@ -13,9 +13,15 @@ from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.analysis.templates import ATTENTION_PARTS, DEPTHWISE, NIBBLE_PRODUCT
+from optimizer_svc.analysis.templates import (
+    ATTENTION_PARTS,
+    DEPTHWISE,
+    DEPTHWISE_IMAGE,
+    DEPTHWISE_WEIGHT,
+    NIBBLE_PRODUCT,
+)
 from optimizer_svc.kernels.attention_parts import attention_parts
-from optimizer_svc.kernels.depthwise import Window, depthwise_convolution
+from optimizer_svc.kernels.depthwise import Window, depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.nibble_product import nibble_product
 
 
@@ -64,15 +70,32 @@ def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
 
 def _depthwise(step: TemplateStep, _target: TargetFacts) -> _Made:
     (result,) = step.node.types
+    named = dict(zip(("image", "weight", "bias"), step.views, strict=False))
+    made = depthwise_convolution(
+        named,
+        result.dtype,
+        result.shape,
+        _window(step, step.views[1].shape),
+        is_backwards=step.node.attr("op") == DEPTHWISE_IMAGE,
+    )
+    return made.kernel, made.sizes
+
+
+def _depthwise_weight(step: TemplateStep, _target: TargetFacts) -> _Made:
+    (result,) = step.node.types
+    programs, *sides, _ = result.shape
+    named = dict(zip(("gradient", "image"), step.views, strict=True))
+    window = _window(step, sides)
+    made = weight_gradient(named, step.dtypes[0], programs.as_int(), window)
+    return made.kernel, made.sizes
+
+
+def _window(step: TemplateStep, sides: Sequence[Expr]) -> Window:
     numbers = step.node.attr("window")
     if not isinstance(numbers, tuple):
         raise _incomplete(step)
     first, second, above, left = (n for n in numbers[:4] if isinstance(n, int))
-    down, across, _ = (extent.as_int() for extent in step.views[1].shape)
-    named = dict(zip(("image", "weight", "bias"), step.views, strict=False))
-    window = Window((down, across), (first, second), (above, left))
-    made = depthwise_convolution(named, result.dtype, result.shape, window)
-    return made.kernel, made.sizes
+    return Window((sides[0].as_int(), sides[1].as_int()), (first, second), (above, left))
 
 
 def _incomplete(step: TemplateStep) -> InternalError:
@@ -83,4 +106,6 @@ _TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Made]] = {
     ATTENTION_PARTS: _attention_parts,
     NIBBLE_PRODUCT: _nibble_product,
     DEPTHWISE: _depthwise,
+    DEPTHWISE_IMAGE: _depthwise,
+    DEPTHWISE_WEIGHT: _depthwise_weight,
 }

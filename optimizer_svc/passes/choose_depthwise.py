@@ -1,103 +1,89 @@
 """Decides which depthwise convolutions kernels compute in place of the framework's library.
 
 The layouts of images are known here. On a GPU, a template kernel takes images whose channels are
-last in memory; on a processor, prims become a kernel that takes such ones. The library computes the
-others.
+last in memory; on a processor, prims become kernels that take such images. The library computes
+the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
-from kernelfarm.ir.algebra.expr import as_expr
-from kernelfarm.ir.graph_ir import Graph, Node, contiguous_strides
+from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import DepthwiseFacts, DepthwiseTemplateFacts, TargetFacts
-from optimizer_svc.analysis.depthwise import CONVOLUTION, Depthwise, depthwise
-from optimizer_svc.analysis.depthwise_operands import depthwise_operands, has_last_channels
+from kernelfarm.targets import DepthwiseTemplateFacts, TargetFacts
+from optimizer_svc.analysis.depthwise import (
+    CONVOLUTION,
+    GRADIENTS,
+    Depthwise,
+    depthwise,
+    depthwise_gradients,
+)
+from optimizer_svc.analysis.depthwise_operands import has_last_channels
+from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
-from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.depthwise_prims import choose_prims
+from optimizer_svc.kernels.depthwise import Window, weight_programs
 
 
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:
-    """The depthwise convolutions that kernels compute, and why they do not compute the others."""
-    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") == CONVOLUTION]
-    if not nodes or (target.depthwise_template is None and target.depthwise is None):
+    """The depthwise convolutions and gradients that kernels compute, and why not the others."""
+    if target.depthwise is not None:
+        return choose_prims(graph, target.depthwise)
+    operators = {CONVOLUTION: "depthwise", GRADIENTS: "gradients of depthwise ones"}
+    nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in operators]
+    known = target.depthwise_template
+    if not nodes or known is None:
         return ContractionChoice()
     facts = graph_facts(graph)
-    pairs = [(node, depthwise(facts, node)) for node in nodes]
-    spend(8 * len(nodes))
-    found = {node.results[0]: (node, d) for node, d in pairs if isinstance(d, Depthwise)}
-    if target.depthwise is not None:
-        return _of_processor(facts, found, target.depthwise)
-    assert target.depthwise_template is not None  # one of them is
-    return _of_template(facts, found, target.depthwise_template)
-
-
-_Found = Mapping[int, tuple[Node, Depthwise]]
-
-
-def _of_template(
-    facts: GraphFacts, found: _Found, known: DepthwiseTemplateFacts
-) -> ContractionChoice:
     images: dict[int, int] = {}
-    refused: Counter[str] = Counter()
-    for result, (node, each) in found.items():
-        verdict = _refused(facts, node, each, known)
-        if verdict is None:
-            images[result] = each.image
-        else:
-            refused[verdict.reason] += 1
-    notes = _notes(images, refused, "by a template kernel")
-    return ContractionChoice(frozenset(images), images=images, notes=notes)
-
-
-def _of_processor(facts: GraphFacts, found: _Found, known: DepthwiseFacts) -> ContractionChoice:
-    """The convolutions that prims compute. Memory holds their images, and weights in their order.
-
-    A weight whose channels are not adjacent is turned by a kernel in each call.
-    """
-    images: dict[int, int] = {}
-    weights: dict[int, int] = {}
-    strides: dict[int, Index] = {}
-    refused: Counter[str] = Counter()
-    fresh = 1 + max([*facts.types, *(source.value for source in facts.graph.inputs)])
-    for result, (node, each) in found.items():
-        verdict = depthwise_operands(facts, node, each, known)
-        if isinstance(verdict, Refused):
-            refused[verdict.reason] += 1
+    parts: dict[int, int] = {}
+    notes: Counter[str] = Counter()
+    for node in nodes:
+        spend(8)
+        word = operators[str(node.attr("op"))]
+        found, tensors = _found(facts, node)
+        if isinstance(found, Refused):
             continue
-        images[result], weights[result] = verdict.image, fresh
-        if not verdict.is_ordered:
-            extents = (*map(as_expr, each.sides), node.types[0].shape[1])
-            strides[fresh] = contiguous_strides(extents)
-        fresh += 1
+        verdict = _refused(facts, found, tensors, known)
+        if verdict is not None:
+            notes[f"{word} by the framework: {verdict.reason}"] += 1
+            continue
+        images[node.results[0]] = found.image
+        if len(node.results) > 1:
+            window = Window(found.sides, found.strides, found.padding)
+            likely = likely_sizes(graph.symbols)
+            count = weight_programs(tensors[0].shape, window, known.weight_programs, likely)
+            parts[node.results[0]] = count
+        notes[f"{word} by template kernels"] += 1
     return ContractionChoice(
         frozenset(images),
-        frozenset(images.values()),
-        images,
-        _notes(images, refused, "by kernels"),
-        weights=weights,
-        strides=strides,
+        images=images,
+        parts=parts,
+        notes=tuple(f"convolutions: {count} {text}" for text, count in notes.items()),
     )
 
 
-def _notes(images: Mapping[int, int], refused: Counter[str], computed: str) -> tuple[str, ...]:
-    notes = [f"convolutions: {len(images)} depthwise {computed}"] if images else []
-    notes += [
-        f"convolutions: {count} depthwise by the framework: {why}" for why, count in refused.items()
-    ]
-    return tuple(notes)
+def _found(facts: GraphFacts, node: Node) -> tuple[Depthwise | Refused, tuple[TensorType, ...]]:
+    """The convolution of a node, and the images that it computes or whose layout a copy gave."""
+    if node.attr("op") == CONVOLUTION:
+        return depthwise(facts, node), node.types
+    gradients = depthwise_gradients(facts, node)
+    if isinstance(gradients, Refused):
+        return gradients, ()
+    return gradients.convolution, (facts.types[gradients.gradient], node.types[0])
 
 
 def _refused(
-    facts: GraphFacts, node: Node, found: Depthwise, known: DepthwiseTemplateFacts
+    facts: GraphFacts,
+    found: Depthwise,
+    tensors: tuple[TensorType, ...],
+    known: DepthwiseTemplateFacts,
 ) -> Refused | None:
-    """Why the framework computes a convolution; None if the template does."""
-    image, result = facts.types[found.image], node.types[0]
+    """Why the framework computes a convolution; None if templates do."""
+    image = facts.types[found.image]
     down, across = found.sides
     reasons = {
         f"of {image.dtype.value}, for which kernels were not timed": image.dtype.value
@@ -105,6 +91,7 @@ def _refused(
         f"of fewer than {known.least_channels} channels": image.shape[1].constant
         < known.least_channels,
         f"with a window of more than {known.most_taps} pixels": down * across > known.most_taps,
-        "of images whose channels are first in memory": not has_last_channels(result),
+        # The last one is a result, whose layout is that of all images of a step.
+        "of images whose channels are first in memory": not has_last_channels(tensors[-1]),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)

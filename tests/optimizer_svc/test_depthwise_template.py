@@ -13,7 +13,7 @@ from torch.nn import functional
 from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.targets import target_facts
-from optimizer_svc.kernels.depthwise import Window, tile_width
+from optimizer_svc.kernels.depthwise import Window, chosen_tile
 from tests.support.template_kernels import check_by_interpreter, templates
 
 TARGET = target_facts("cuda:sm_90a")
@@ -89,13 +89,20 @@ def test_the_template_gives_the_convolution(form: Form) -> None:
 )
 def test_tiles_leave_few_pixels_unused(columns: int, stride: int, width: int) -> None:
     window = Window((3, 3), (stride, stride), (1, 1))
-    assert tile_width(as_expr(columns), window) == width
+    assert chosen_tile(as_expr(columns), window).width == width
 
 
 def test_a_long_window_has_narrow_tiles() -> None:
-    assert tile_width(as_expr(112), Window((3, 33), (1, 1), (1, 1))) == 16
-    assert tile_width(as_expr(112), Window((3, 33), (2, 2), (1, 1))) == 8
-    assert tile_width(symbol("s0"), Window((3, 3), (1, 1), (1, 1))) == 14
+    assert chosen_tile(as_expr(112), Window((3, 33), (1, 1), (1, 1))).width == 16
+    assert chosen_tile(as_expr(112), Window((3, 33), (2, 2), (1, 1))).width == 8
+    assert chosen_tile(symbol("s0"), Window((3, 3), (1, 1), (1, 1))).width == 14
+
+
+def test_tiles_of_a_window_that_moves_backwards_have_whole_steps() -> None:
+    tile = chosen_tile(as_expr(112), Window((3, 3), (3, 3), (1, 1)), is_backwards=True)
+    assert tile.width % 3 == 0
+    assert tile.advance * 3 == tile.width
+    assert sum(map(len, tile.taps.values())) == tile.width
 
 
 def test_varying_numbers_and_extents_are_numbers_of_the_launch() -> None:
@@ -105,3 +112,39 @@ def test_varying_numbers_and_extents_are_numbers_of_the_launch() -> None:
     (template,) = templates(check_by_interpreter(form.convolve, [image, weight], TARGET))
     names = {scalar.name for scalar in template.scalars}
     assert {"count", "rows", "columns", "tiles", "height", "width"} <= names
+
+
+GRADIENT_FORMS = (
+    Form(channels=33, has_bias=True),
+    Form(window=(7, 7), padding=(3, 3), pixels=(7, 7), dtype=torch.float16),
+    Form(window=(5, 5), padding=(2, 2), stride=(2, 2), pixels=(13, 28), has_bias=True),
+    Form(window=(3, 5), padding=(0, 1), stride=(1, 3), pixels=(8, 31), channels=20),
+    Form(window=(5, 3), padding=(4, 0), stride=(3, 1), pixels=(6, 20), dtype=torch.float32),
+)
+
+
+@pytest.mark.parametrize("form", GRADIENT_FORMS, ids=str)
+def test_the_templates_give_the_gradients(form: Form) -> None:
+    image, weight, *bias = form.operands()
+    gradient = torch.randn_like(form.convolve(image, weight))
+    gradient = gradient.contiguous(memory_format=torch.channels_last)
+
+    def gradients(gradient: Tensor, image: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        found = torch.ops.aten.convolution_backward(
+            gradient,
+            image,
+            weight,
+            [form.channels] if bias else None,
+            form.stride,
+            form.padding,
+            (1, 1),
+            False,
+            (0, 0),
+            form.channels,
+            (True, True, bool(bias)),
+        )
+        return tuple(part for part in found if part is not None)
+
+    program = check_by_interpreter(gradients, [gradient, image, weight], TARGET)
+    assert len(templates(program)) == 2
+    assert not any(isinstance(step, ExternCall) for step in program.plan.steps)

@@ -60,7 +60,7 @@ def is_unscaled_sum(node: Node) -> bool:
 
 
 def convolution_window(node: Node) -> tuple[Arg, ...] | None:
-    """Strides, padding and dilations of both axes of a convolution of images, and its groups.
+    """Strides, padding and dilations of a convolution of images or its gradients, and its groups.
 
     None for others, and for what is no number.
     """
@@ -68,9 +68,10 @@ def convolution_window(node: Node) -> tuple[Arg, ...] | None:
     if first is not None and len(node.args) >= first + 4:
         padding, stride, dilation, groups = node.args[first : first + 4]
         return _window((stride, padding, dilation), groups)
-    if node.op != "aten.convolution.default" or len(node.args) != _CONVOLUTION_ARGUMENTS:
+    first = _PLAIN_STEPS.get(node.op)
+    if first is None or len(node.args) < first + _STEP_ARGUMENTS:
         return None
-    *steps, transposed, _, groups = node.args[_FIRST_STEP:]
+    *steps, transposed, _, groups = node.args[first : first + _STEP_ARGUMENTS]
     return _window(steps, groups) if transposed is False else None
 
 
@@ -81,7 +82,9 @@ def _window(steps: Sequence[Arg], groups: Arg) -> tuple[Arg, ...] | None:
     return found if is_window(found) else None
 
 
-_CONVOLUTION_ARGUMENTS, _FIRST_STEP = 9, 3
+_STEP_ARGUMENTS = 6
+_PLAIN_STEPS = {"aten.convolution.default": 3, "aten.convolution_backward.default": 4}
+"""The position of the strides among the arguments, six of which say how the window moves."""
 _PACKED_STEPS = {
     "mkldnn._convolution_pointwise.default": 3,
     "mkldnn._convolution_pointwise.binary": 4,

@@ -29,7 +29,7 @@ graph prims 1
 return %3: bf16[2, 32, 5, 7]@[1120, 1, 224, 32]
 -- after: depthwise
 by kernels: %0 -> %3
-convolutions: 1 depthwise by a template kernel
+convolutions: 1 depthwise by template kernels
 """,
     )
 
@@ -155,3 +155,50 @@ def test_others_are_the_library_s(old: str, new: str, reason: str | None) -> Non
     assert not found.results
     stated = () if reason is None else (f"convolutions: 1 depthwise by the framework: {reason}",)
     assert found.notes == stated
+
+
+GRADIENTS = """\
+graph prims 1
+%0: bf16[2, 32, 5, 7]@[1120, 1, 224, 32] = input "gradient"
+%1: bf16[2, 32, 9, 14]@[4032, 1, 448, 32] = input "x"
+%2: bf16[32, 1, 3, 3]@[9, 9, 3, 1] = input "w"
+%3: bf16[2, 32, 9, 14]@[4032, 1, 448, 32], %4: bf16[32, 1, 3, 3]@[9, 9, 3, 1], \
+%5: bf16[32]@[1] = extern(%0, %1, %2; is_contraction=true, node=0, \
+op="aten.convolution_backward.default", window=[2, 2, 1, 1, 1, 1, 32]) from [0]
+return %3: bf16[2, 32, 9, 14]@[4032, 1, 448, 32], %4: bf16[32, 1, 3, 3]@[9, 9, 3, 1]
+"""
+
+
+def test_gradients_are_by_templates_with_programs_that_divide_the_pixels() -> None:
+    found = choose_depthwise(parse_graph(GRADIENTS), target_facts(H200))
+    assert found.results == {3}
+    assert found.parts == {3: 1}
+    assert found.notes == ("convolutions: 1 gradients of depthwise ones by template kernels",)
+    larger = GRADIENTS.replace("[2, 32,", "[512, 32,")
+    assert choose_depthwise(parse_graph(larger), target_facts(H200)).parts == {3: 40}
+
+
+def test_gradients_without_one_of_a_bias_are_by_templates() -> None:
+    text = GRADIENTS.replace("%5: bf16[32]@[1]", "%5: f32[]@[]")
+    assert choose_depthwise(parse_graph(text), target_facts(H200)).results == {3}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("%3: bf16[2, 32, 9, 14]@[4032, 1, 448, 32], %4", "%3: f32[]@[], %4"),  # of a first layer
+        ("%4: bf16[32, 1, 3, 3]@[9, 9, 3, 1], %5", "%4: f32[]@[], %5"),
+        ("1, 1, 32])", "2, 2, 32])"),
+        ("%2;", "%2, %2;"),
+    ],
+)
+def test_other_gradients_are_the_framework_s(old: str, new: str) -> None:
+    text = GRADIENTS.replace("return %3: bf16[2, 32, 9, 14]@[4032, 1, 448, 32], ", "return ")
+    found = choose_depthwise(parse_graph(text.replace(old, new)), target_facts(H200))
+    assert not found.results
+
+
+def test_a_result_without_a_bias_that_is_read_is_the_framework_s() -> None:
+    text = GRADIENTS.replace("%5: bf16[32]@[1]", "%5: f32[]@[]")
+    text = text.replace("[9, 9, 3, 1]\n", "[9, 9, 3, 1], %5: f32[]@[]\n")
+    assert not choose_depthwise(parse_graph(text), target_facts(H200)).results
