@@ -133,6 +133,29 @@ def find_window_sums(kernel: Kernel) -> WindowSums | None:
     return WindowSums(channels, pixels, across, down, lines, others, found)
 
 
+def sums_windows(kernel: Kernel) -> bool:
+    """True if a kernel has such sums, in whatever order its axes are.
+
+    The order and number of axes are the last ones only before code is generated.
+    """
+    numbers = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce)]
+    if not _are_plain_sums(kernel) or len(kernel.reduction) > _MOST_REDUCTIONS:
+        return False
+    pairs = [_pair(kernel, number) for number in numbers]
+    return any(
+        all(pair is not None and _are_along(kernel, axis, pair) for pair in pairs)
+        for axis in kernel.outer
+    )
+
+
+def _are_along(kernel: Kernel, channels: Axis, pair: tuple[_Found, _Found]) -> bool:
+    """True if channels are adjacent in both factors, and one has other outer axes, too."""
+    steps = [each.load.index.coefficient_of(channels.name) for each in pair]
+    others = {axis.name for axis in kernel.outer if axis is not channels}
+    have_others = [not others.isdisjoint(each.load.index.symbols) for each in pair]
+    return all(step is ONE for step in steps) and sorted(have_others) == [False, True]
+
+
 def _are_plain_sums(kernel: Kernel) -> bool:
     """True if all reductions are sums in f32, behind which all is stored once."""
     reduced = [s for s in kernel.body if isinstance(s, Reduce)]
@@ -147,19 +170,25 @@ def _are_plain_sums(kernel: Kernel) -> bool:
 
 def _factors(kernel: Kernel, number: int) -> tuple[_Found, _Found] | None:
     """The image and the weight of a sum; None if it is no sum of their products."""
+    pair = _pair(kernel, number)
+    if pair is None:
+        return None
+    outer = {axis.name for axis in kernel.outer[:-1]}
+    are_images = [not outer.isdisjoint(each.load.index.symbols) for each in pair]
+    if are_images == [True, False]:
+        return pair
+    return (pair[1], pair[0]) if are_images == [False, True] else None
+
+
+def _pair(kernel: Kernel, number: int) -> tuple[_Found, _Found] | None:
+    """The factors of a sum of products of two elements of memory; None if it is none."""
     summed = kernel.body[number]
     assert isinstance(summed, Reduce)  # the caller has asked
     product = kernel.body[summed.operand]
     if not isinstance(product, Compute) or product.op != "mul":
         return None
-    found = [_factor(kernel, operand) for operand in product.operands]
-    if found[0] is None or found[1] is None:
-        return None
-    outer = {axis.name for axis in kernel.outer[:-1]}
-    are_images = [not outer.isdisjoint(each.load.index.symbols) for each in found if each]
-    if are_images == [True, False]:
-        return found[0], found[1]
-    return (found[1], found[0]) if are_images == [False, True] else None
+    first, second = (_factor(kernel, operand) for operand in product.operands)
+    return None if first is None or second is None else (first, second)
 
 
 def _factor(kernel: Kernel, number: int) -> _Found | None:

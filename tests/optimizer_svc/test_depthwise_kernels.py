@@ -164,3 +164,25 @@ def test_the_emitter_takes_every_window_that_is_chosen() -> None:
         for bits in (128, 256, 512):
             found = [k for k in program.kernels if tiled_windows(k, bits) is not None]
             assert len(found) == 1, form
+
+
+def test_other_windows_on_the_same_image_are_kernels_of_their_own() -> None:
+    """In one kernel, both would be loops over their axes."""
+
+    def function(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.avg_pool2d(x, 3, 1, 1), functional.conv2d(x, weight, padding=1, groups=24)
+
+    x = torch.randn(1, 24, 14, 14).to(memory_format=torch.channels_last)
+    program, _ = programs_of(function, x, torch.randn(24, 1, 3, 3))
+    assert len(in_tiles(program)) == 1
+
+
+def test_convolutions_of_one_image_stay_in_tiles() -> None:
+    def function(x: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        return tuple(functional.conv2d(x, w, padding=1, groups=24) for w in (first, second))
+
+    x = torch.randn(1, 24, 14, 14).to(memory_format=torch.channels_last)
+    weights = torch.randn(24, 1, 3, 3), torch.randn(24, 1, 3, 3)
+    program, report = programs_of(function, x, *weights)
+    assert "convolutions: 2 depthwise by kernels" in report
+    assert sum(len(tiled_windows(k, 256).windows.sums) for k in in_tiles(program)) == 2
