@@ -16,7 +16,7 @@ import argparse
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,7 +207,7 @@ def _line(name: str, program: Program, rows: int, *, with_inductor: bool) -> str
     return f"{name:<40} {eager_us:8.2f} us  {ratios}  error {errors['own'] / errors['eager']:.2f}"
 
 
-def rotated(layer: Layer, copies: list[tuple[Tensor, ...]]) -> Call:
+def rotated(layer: Layer, copies: Sequence[tuple[Tensor, ...]]) -> Call:
     """A call of a layer with each of the copies of its operands, one after the other."""
 
     def call() -> None:

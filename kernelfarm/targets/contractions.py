@@ -149,12 +149,14 @@ class DepthwiseTemplateFacts:
     """Depthwise convolutions that a template kernel computes faster than the framework.
 
     `types` are the types of elements; windows have at most `most_taps` pixels, and images at least
-    `least_channels`. About `weight_programs` programs divide the sums of a weight's gradient.
+    `least_channels`. Tiles are small if larger ones make fewer programs than `filling_programs`.
+    About `weight_programs` programs divide the sums of a weight's gradient.
     """
 
     types: tuple[str, ...]
     most_taps: int
     least_channels: int
+    filling_programs: int
     weight_programs: int
 
 

@@ -1,10 +1,11 @@
 """The templates of depthwise convolutions, and of their gradients, for channels-last images.
 
-A thread computes a tile of neighbouring pixels of a row for two or four channels. For each row of
-the window it reads the pixels that the tile needs, once for all pixels of the window in that row,
-so that it multiplies more often than it loads. Tiles below each other are in one program, which
-reads most rows from the nearest cache. Sums are in f32, and rounded once. Pixels outside of an
-image are not read, so results and images may have any extents.
+A thread computes a tile of neighbouring pixels of a row for four channels, or for two if there are
+too few tiles to fill a chip. For each row of the window it reads the pixels that the tile needs,
+once for all pixels of the window in that row, so that it multiplies more often than it loads. Tiles
+below each other are in one program, which reads most rows from the nearest cache. Sums are in f32,
+and rounded once. Pixels outside of an image are not read, so results and images may have any
+extents.
 
 The gradient of an image is a convolution of the result's gradient by the same window, which moves
 backwards. The gradient of a weight is a sum over all pixels: each program adds those of its tiles
@@ -37,9 +38,10 @@ from optimizer_svc.analysis.strided_views import StridedView
 
 MAX_READ = 48
 """The most pixels of a row that a tile of several pixels reads."""
-_TILES = (14, 16, 8, 7, 4, 2, 1)
-_FEW_PIXELS = 8
-"""Tiles of fewer pixels are of four channels instead of two."""
+_TILES = (8, 7, 4, 2, 1)
+_ELEMENTS = 4
+_SMALL_TILE, _FEW_ELEMENTS = 4, 2
+"""Pixels and channels of a thread where larger tiles would be too few."""
 _WARPS = 4
 _THREADS = 32 * _WARPS
 _NARROW_LIMIT = (1 << 31) - 1
@@ -103,18 +105,19 @@ def depthwise_convolution(
     dtype: DType,
     result: tuple[Expr, ...],
     window: Window,
+    filling: int,
     *,
     is_backwards: bool = False,
 ) -> DepthwiseKernel:
     """The template for operands in memory, by name: image, weight, and perhaps bias.
 
-    `result` has the extents (n, c, rows, columns). With `is_backwards`, the image is the gradient
-    of a convolution's result, and the result that of its image. Grids are the last three sizes.
+    `result` has the extents (n, c, rows, columns). So many programs fill a chip: `filling`. With
+    `is_backwards`, the image is the gradient of a convolution's result, and the result that of its
+    image. Grids are the last three sizes.
     """
-    tile = chosen_tile(result[3], window, is_backwards=is_backwards)
     bias = views.get("bias")
-    layout = _Layout(result, tile, views["image"])
-    numbers = layout.numbers("image") | {
+    layout = _layout(result, window, filling, is_backwards=is_backwards)
+    numbers = layout.numbers(views["image"]) | {
         "bias_first": ZERO if bias is None else bias.offset,
         "bias_step": ZERO if bias is None else bias.strides[0],
     }
@@ -128,7 +131,7 @@ def depthwise_convolution(
         Pointer(name, dtype) if name in views or name == "out" else FixedParam(name, None)
         for name in ("image", "weight", "bias", "out")
     ]
-    source = "".join(_convolution_source(tile, window, is_backwards=is_backwards))
+    source = "".join(_convolution_source(layout.tile, window, is_backwards=is_backwards))
     kernel, sizes = _kernel("depthwise", source, (pointers, numbers, constants), layout)
     return DepthwiseKernel(kernel, (*sizes, layout.programs, layout.blocks, ONE))
 
@@ -141,9 +144,8 @@ def weight_gradient(
     `programs` divide the pixels of the result. Grids are the last three sizes.
     """
     gradient, image = views["gradient"], views["image"]
-    tile = chosen_tile(gradient.shape[3], window)
-    layout = _Layout(gradient.shape, tile, image)
-    numbers = layout.numbers("image") | {
+    layout = _Layout(gradient.shape, chosen_tile(gradient.shape[3], window), _ELEMENTS)
+    numbers = layout.numbers(image) | {
         "gradient_first": gradient.offset,
         "gradient_number": gradient.strides[0],
         "gradient_channel": gradient.strides[1],
@@ -161,7 +163,7 @@ def weight_gradient(
         Pointer("image", dtype),
         Pointer("out", DType.F32),
     ]
-    source = "".join(_weight_source(tile, window))
+    source = "".join(_weight_source(layout.tile, window))
     kernel, sizes = _kernel("depthwise_weight", source, (pointers, numbers, constants), layout)
     down = as_expr(window.sides[0])
     return DepthwiseKernel(kernel, (*sizes, as_expr(programs), layout.blocks, down))
@@ -174,7 +176,7 @@ def weight_programs(
 
     All together are about `programs`, with at least four tiles for each thread.
     """
-    layout = _Layout(gradient, chosen_tile(gradient[3], window), None)
+    layout = _Layout(gradient, chosen_tile(gradient[3], window), _ELEMENTS)
     others = layout.blocks.as_int() * window.sides[0]
     count = layout.count.evaluate(likely)
     return max(1, min(-(-programs // others), count // (4 * layout.lines)))
@@ -182,13 +184,19 @@ def weight_programs(
 
 def chosen_tile(columns: Expr, window: Window, *, is_backwards: bool = False) -> _Tile:
     """The tile that needs the fewest instructions for a row of so many pixels."""
-    make = _tile_backwards if is_backwards else _tile
-    step = window.strides[1] if is_backwards else 1
-    found = [make(max(width // step, 1) * step, window) for width in _TILES]
+    found = [_made(width, window, is_backwards=is_backwards) for width in _TILES]
     tiles = [t for t in found if len(t.taps) <= MAX_READ] or found[-1:]
     if not columns.is_constant:
         return tiles[0]
     return min(tiles, key=lambda tile: -(-columns.constant // tile.width) * tile.cost)
+
+
+def _made(width: int, window: Window, *, is_backwards: bool) -> _Tile:
+    """A tile of about so many pixels."""
+    if not is_backwards:
+        return _tile(width, window)
+    step = window.strides[1]
+    return _tile_backwards(max(width // step, 1) * step, window)
 
 
 def _tile(width: int, window: Window) -> _Tile:
@@ -201,7 +209,10 @@ def _tile(width: int, window: Window) -> _Tile:
 
 
 def _tile_backwards(width: int, window: Window) -> _Tile:
-    """The pixels of the result to which each pixel of the image contributed; `width` is even."""
+    """The pixels of the result that each pixel of the image is a part of.
+
+    `width` is a multiple of the step.
+    """
     step, left = window.strides[1], window.padding[1]
     taps: dict[int, list[tuple[int, int]]] = {}
     for t in range(width):
@@ -212,14 +223,16 @@ def _tile_backwards(width: int, window: Window) -> _Tile:
 
 
 class _Layout:
-    """How programs divide the pixels and channels of `shape` (n, c, rows, columns)."""
+    """How programs divide the pixels and channels of `shape` (n, c, rows, columns).
 
-    def __init__(self, shape: tuple[Expr, ...], tile: _Tile, image: StridedView | None) -> None:
+    A thread has a tile of `elements` channels.
+    """
+
+    def __init__(self, shape: tuple[Expr, ...], tile: _Tile, elements: int) -> None:
         images, channels, self._rows, self._columns = shape
-        self._channels, self._image = channels.as_int(), image
+        self._channels, self.tile = channels.as_int(), tile
         self._tiles = ceil_div(self._columns, tile.width)
         self.count = images * self._tiles * self._rows
-        elements = 4 if tile.width < _FEW_PIXELS else 2
         self._block = _block(self._channels, elements)
         self.lines = _THREADS * elements // self._block
         self.is_wide = not _is_narrow(self.count, self._channels * tile.width)
@@ -234,10 +247,8 @@ class _Layout:
         """The programs that divide the channels."""
         return as_expr(-(-self._channels // self._block))
 
-    def numbers(self, name: str) -> dict[str, Expr]:
+    def numbers(self, image: StridedView) -> dict[str, Expr]:
         """The numbers of a launch: extents, and where the image is that tiles read."""
-        assert self._image is not None
-        image = self._image
         return {
             "count": self.count,
             "rows": self._rows,
@@ -245,11 +256,11 @@ class _Layout:
             "tiles": self._tiles,
             "height": image.shape[2],
             "width": image.shape[3],
-            f"{name}_first": image.offset,
-            f"{name}_number": image.strides[0],
-            f"{name}_channel": image.strides[1],
-            f"{name}_row": image.strides[2],
-            f"{name}_column": image.strides[3],
+            "image_first": image.offset,
+            "image_number": image.strides[0],
+            "image_channel": image.strides[1],
+            "image_row": image.strides[2],
+            "image_column": image.strides[3],
         }
 
     def constants(self) -> dict[str, Value]:
@@ -260,6 +271,18 @@ class _Layout:
             "BLOCK": self._block,
             "IS_WIDE": self.is_wide,
         }
+
+
+def _layout(
+    result: tuple[Expr, ...], window: Window, filling: int, *, is_backwards: bool
+) -> _Layout:
+    """Large tiles, or small ones if there are fewer programs with large ones than fill a chip."""
+    tile = chosen_tile(result[3], window, is_backwards=is_backwards)
+    layout = _Layout(result, tile, _ELEMENTS)
+    programs = layout.programs * layout.blocks
+    if not programs.is_constant or programs.constant >= filling or tile.width <= _SMALL_TILE:
+        return layout
+    return _Layout(result, _made(_SMALL_TILE, window, is_backwards=is_backwards), _FEW_ELEMENTS)
 
 
 _EXTENTS = ("count", "rows", "columns", "tiles", "height", "width", "steps")

@@ -68,14 +68,18 @@ def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
     return made.kernel, made.sizes
 
 
-def _depthwise(step: TemplateStep, _target: TargetFacts) -> _Made:
+def _depthwise(step: TemplateStep, target: TargetFacts) -> _Made:
     (result,) = step.node.types
+    facts = target.depthwise_template
+    if facts is None:
+        raise _incomplete(step)
     named = dict(zip(("image", "weight", "bias"), step.views, strict=False))
     made = depthwise_convolution(
         named,
         result.dtype,
         result.shape,
         _window(step, step.views[1].shape),
+        facts.filling_programs,
         is_backwards=step.node.attr("op") == DEPTHWISE_IMAGE,
     )
     return made.kernel, made.sizes

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tests.gpu.attention import attention_cases
 from tests.gpu.case import Case
+from tests.gpu.depthwise import depthwise_cases
 from tests.gpu.half_types import half_type_cases
 from tests.gpu.integer_weights import integer_cases
 from tests.gpu.memory import gather_cases, layout_cases, scatter_cases, update_cases
@@ -30,5 +31,6 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from half_type_cases()
     yield from integer_cases()
     yield from attention_cases()
+    yield from depthwise_cases()
     yield from training_cases()
     yield from operator_cases(groups)
