@@ -26,7 +26,7 @@ BLOCK: Final = "channel.block"
 """The blocks of channels. No axis of a kernel has this name."""
 _REGISTERS: Final = {128: 32, 256: 16, 512: 32}
 """Vectors that a processor has, by their bits."""
-_MOST_PIXELS: Final = 12
+_MOST_PIXELS: Final = {128: 24, 256: 12, 512: 24}
 _LEAST_PIXELS: Final = 4
 _LATENCY_SUMS: Final = 8
 """Sums that are computed together without waiting for each other: two in a cycle, each of which
@@ -122,10 +122,9 @@ def tiled_windows(kernel: Kernel, vector_bits: int) -> TiledWindows | None:
     if windows is None or registers is None:
         return None
     lanes = vector_bits // (8 * _SUM_BYTES)
-    most = registers - windows.window_columns - 1
-    most = max(_LEAST_PIXELS, _LATENCY_SUMS if most < _LATENCY_SUMS else most)
-    if registers == _REGISTERS[256]:
-        most = min(most, _MOST_PIXELS)
+    # Beside the sums, registers hold the weights of a row of the window, and a pixel of the image.
+    most = min(registers - windows.window_columns - 1, _MOST_PIXELS[vector_bits])
+    most = max(most, _LATENCY_SUMS)
     runs = {each.number: _runs(windows, each, most) for each in windows.sums}
     vectors = _block_vectors(windows, lanes)
     if vectors is None:
@@ -170,8 +169,7 @@ def _runs(windows: WindowSums, each: WindowSum, most: int) -> tuple[TileRun, ...
         all(each.has_pixel(windows, pixel, at) for at in range(windows.window_columns))
         for pixel in range(extent)
     ]
-    least = min(_LEAST_PIXELS, most)
-    choices = [_runs_of(whole, pixels) for pixels in range(most, least - 1, -1)]
+    choices = [_runs_of(whole, pixels) for pixels in range(most, _LEAST_PIXELS - 1, -1)]
     return min(choices, key=lambda runs: (_cost(runs), len(runs)))
 
 
