@@ -1,11 +1,11 @@
 """The templates of depthwise convolutions, and of their gradients, for channels-last images.
 
-A thread computes a tile of neighbouring pixels of a row for four channels, or for two if there are
-too few tiles to fill a chip. For each row of the window it reads the pixels that the tile needs,
-once for all pixels of the window in that row, so that it multiplies more often than it loads. Tiles
-below each other are in one program, which reads most rows from the nearest cache. Sums are in f32,
-and rounded once. Pixels outside of an image are not read, so results and images may have any
-extents.
+A thread computes a tile of neighbouring pixels of a row for two or four channels. For each row of
+the window it reads the pixels that the tile needs, once for all pixels of the window in that row,
+so that it multiplies more often than it loads. Tiles below each other are in one program, which
+reads most rows from the nearest cache. If that makes too few programs to fill a chip, tiles are
+small. Sums are in f32, and rounded once. Pixels outside of an image are not read, so results and
+images may have any extents.
 
 The gradient of an image is a convolution of the result's gradient by the same window, which moves
 backwards. The gradient of a weight is a sum over all pixels: each program adds those of its tiles
@@ -36,12 +36,16 @@ from kernelfarm.ir.triton.user_kernel import (
 )
 from optimizer_svc.analysis.strided_views import StridedView
 
-MAX_READ = 48
+_MAX_READ = 48
 """The most pixels of a row that a tile of several pixels reads."""
-_TILES = (8, 7, 4, 2, 1)
-_ELEMENTS = 4
-_SMALL_TILE, _FEW_ELEMENTS = 4, 2
-"""Pixels and channels of a thread where larger tiles would be too few."""
+_TILES = (14, 16, 8, 7, 4, 2, 1)
+_MAX_STRIDED_READ = 24
+"""The same for strides of several pixels: with more, the programs of a multiprocessor read so many
+rows at a time that its cache loses them."""
+_WIDE_TILE = 8
+"""Tiles of at least so many pixels are of two channels, others of four."""
+_SMALL_TILE = 4
+"""The pixels of a thread, of two channels each, where larger tiles would be too few."""
 _WARPS = 4
 _THREADS = 32 * _WARPS
 _NARROW_LIMIT = (1 << 31) - 1
@@ -144,7 +148,7 @@ def weight_gradient(
     `programs` divide the pixels of the result. Grids are the last three sizes.
     """
     gradient, image = views["gradient"], views["image"]
-    layout = _Layout(gradient.shape, chosen_tile(gradient.shape[3], window), _ELEMENTS)
+    layout = _Layout(gradient.shape, chosen_tile(gradient.shape[3], window))
     numbers = layout.numbers(image) | {
         "gradient_first": gradient.offset,
         "gradient_number": gradient.strides[0],
@@ -176,7 +180,7 @@ def weight_programs(
 
     All together are about `programs`, with at least four tiles for each thread.
     """
-    layout = _Layout(gradient, chosen_tile(gradient[3], window), _ELEMENTS)
+    layout = _Layout(gradient, chosen_tile(gradient[3], window))
     others = layout.blocks.as_int() * window.sides[0]
     count = layout.count.evaluate(likely)
     return max(1, min(-(-programs // others), count // (4 * layout.lines)))
@@ -185,7 +189,8 @@ def weight_programs(
 def chosen_tile(columns: Expr, window: Window, *, is_backwards: bool = False) -> _Tile:
     """The tile that needs the fewest instructions for a row of so many pixels."""
     found = [_made(width, window, is_backwards=is_backwards) for width in _TILES]
-    tiles = [t for t in found if len(t.taps) <= MAX_READ] or found[-1:]
+    most = _MAX_READ if window.strides[1] == 1 or is_backwards else _MAX_STRIDED_READ
+    tiles = [t for t in found if len(t.taps) <= most] or found[-1:]
     if not columns.is_constant:
         return tiles[0]
     return min(tiles, key=lambda tile: -(-columns.constant // tile.width) * tile.cost)
@@ -223,12 +228,11 @@ def _tile_backwards(width: int, window: Window) -> _Tile:
 
 
 class _Layout:
-    """How programs divide the pixels and channels of `shape` (n, c, rows, columns).
+    """How programs divide the pixels and channels of `shape` (n, c, rows, columns)."""
 
-    A thread has a tile of `elements` channels.
-    """
-
-    def __init__(self, shape: tuple[Expr, ...], tile: _Tile, elements: int) -> None:
+    def __init__(self, shape: tuple[Expr, ...], tile: _Tile, elements: int | None = None) -> None:
+        if elements is None:
+            elements = 2 if tile.width >= _WIDE_TILE else 4
         images, channels, self._rows, self._columns = shape
         self._channels, self.tile = channels.as_int(), tile
         self._tiles = ceil_div(self._columns, tile.width)
@@ -278,11 +282,11 @@ def _layout(
 ) -> _Layout:
     """Large tiles, or small ones if there are fewer programs with large ones than fill a chip."""
     tile = chosen_tile(result[3], window, is_backwards=is_backwards)
-    layout = _Layout(result, tile, _ELEMENTS)
+    layout = _Layout(result, tile)
     programs = layout.programs * layout.blocks
     if not programs.is_constant or programs.constant >= filling or tile.width <= _SMALL_TILE:
         return layout
-    return _Layout(result, _made(_SMALL_TILE, window, is_backwards=is_backwards), _FEW_ELEMENTS)
+    return _Layout(result, _made(_SMALL_TILE, window, is_backwards=is_backwards), elements=2)
 
 
 _EXTENTS = ("count", "rows", "columns", "tiles", "height", "width", "steps")
