@@ -111,7 +111,10 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "choose-materialized",
         choose_materialized,
-        ("graph", "products", "attention", "convolutions", "winograd", "batched_products"),
+        (
+            *("graph", "products", "attention", "convolutions", "winograd", "batched_products"),
+            "depthwise",
+        ),
         "chosen",
     ),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),

@@ -21,6 +21,7 @@ from kernelfarm.errors import InternalError, UnknownTargetError
 from kernelfarm.targets.contractions import AttentionFacts as AttentionFacts
 from kernelfarm.targets.contractions import BatchedProductFacts as BatchedProductFacts
 from kernelfarm.targets.contractions import ConvolutionFacts as ConvolutionFacts
+from kernelfarm.targets.contractions import DepthwiseFacts as DepthwiseFacts
 from kernelfarm.targets.contractions import DepthwiseTemplateFacts as DepthwiseTemplateFacts
 from kernelfarm.targets.contractions import FewRowFacts as FewRowFacts
 from kernelfarm.targets.contractions import FrozenProductFacts as FrozenProductFacts

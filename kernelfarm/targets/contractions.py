@@ -227,3 +227,15 @@ class ConvolutionFacts:
     least_channels: int
     packed_multiplies: int
     widened: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DepthwiseFacts:
+    """Which depthwise convolutions kernels of a processor compute faster than its library.
+
+    `types` are the types of elements of their images, which have at least `least_channels`
+    channels.
+    """
+
+    types: tuple[str, ...]
+    least_channels: int

@@ -14,6 +14,7 @@ from kernelfarm.targets.contractions import (
     AttentionFacts,
     BatchedProductFacts,
     ConvolutionFacts,
+    DepthwiseFacts,
     DepthwiseTemplateFacts,
     FewRowFacts,
     FrozenProductFacts,
@@ -49,8 +50,8 @@ class TargetFacts:
     matrices, unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, `split_attention`, `convolutions`, `batched_products`, `winograd` and
-    `depthwise_template`, the framework computes all of them.
+    Without `attention`, `split_attention`, `convolutions`, `batched_products`, `winograd`,
+    `depthwise_template` and `depthwise`, the framework computes all of them.
     """
 
     name: str
@@ -74,6 +75,7 @@ class TargetFacts:
     convolutions: ConvolutionFacts | None = None
     batched_products: BatchedProductFacts | None = None
     winograd: WinogradFacts | None = None
+    depthwise: DepthwiseFacts | None = None
     depthwise_template: DepthwiseTemplateFacts | None = None
     gpu: GpuFacts | None = None
     local_buffer: LocalBufferFacts | None = None

@@ -101,6 +101,11 @@ def _is_read(facts: GraphFacts, value: int) -> bool:
     return value in facts.consumers or value in outputs_read(facts.graph)
 
 
+def is_depthwise(facts: GraphFacts, node: Node) -> bool:
+    """True if a node is a depthwise convolution."""
+    return isinstance(depthwise(facts, node), Depthwise)
+
+
 def _moves(window: tuple[Arg, ...]) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Strides and padding of a window without dilation."""
     first, second, down, across, *dilations, _ = (n if isinstance(n, int) else 0 for n in window)

@@ -34,7 +34,8 @@ class ContractionChoice:
     results of extern nodes that the library computes in f32. `parts` has the number of parts into
     which a template kernel divides the keys of attention, by its result. `transformed` has the
     values in memory of a convolution by Winograd's algorithm, by its result; `strides` has those of
-    values that are not row-major there.
+    values that are not row-major there, or that would not be in memory. `weights` has the weight of
+    a depthwise convolution that prims compute, by its result: a value (down, across, channels).
     """
 
     results: frozenset[int] = frozenset()
@@ -46,3 +47,4 @@ class ContractionChoice:
     parts: Mapping[int, int] = field(default_factory=dict)
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
+    weights: Mapping[int, int] = field(default_factory=dict)

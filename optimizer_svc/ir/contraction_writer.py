@@ -16,7 +16,8 @@ class ContractionWriter(PrimsWriter):
     """A subclass says how prims compute a node; they end in one with its first result."""
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
-        super().__init__(facts, [number for made in choice.transformed.values() for number in made])
+        made = [number for each in choice.transformed.values() for number in each]
+        super().__init__(facts, [*made, *choice.weights.values()])
         self.choice = choice
 
     @abstractmethod

@@ -9,6 +9,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import NARROW_FACTORS, WIDE_FACTORS, find_contraction
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.processor_products import single_product
+from kernelfarm.ir.window_sums import sums_windows
 from optimizer_svc.analysis.product_operands import Product
 
 
@@ -58,7 +59,7 @@ class Products:
     def are_in_tiles(self, kernel: Kernel) -> bool:
         """True if the code generator computes a kernel's sums in tiles."""
         if self.are_of_processor:
-            return single_product(kernel) is not None
+            return single_product(kernel) is not None or sums_windows(kernel)
         return find_contraction(kernel, self.factors) is not None
 
     @property

@@ -4,6 +4,7 @@ A convolution with a window of one pixel is a product of matrices: the pixels of
 weight. Processors compute it in register tiles, with what follows it.
 
 Where the library has no fast code for 16 bits, it computes the others, and gradients, in f32.
+`choose_depthwise` decides later which depthwise ones kernels compute after all, and reports them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import ConvolutionFacts, TargetFacts
+from optimizer_svc.analysis.depthwise import CONVOLUTION, is_depthwise
 from optimizer_svc.analysis.extents import is_empty, is_single
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
-CONVOLUTION = "aten.convolution.default"
 _GRADIENTS = "aten.convolution_backward.default"
 _RANK = 4
 _ONE_PIXEL = (1, 1, 0, 0)
@@ -40,19 +41,21 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     for node in nodes:
         spend(8)
         verdict = _verdict(facts, node, target.convolutions)
+        is_reported_later = target.depthwise is not None and is_depthwise(facts, node)
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
             factors |= {image, weight}
         elif _is_widened(facts, node, target.convolutions):
-            widened[node.types[0].dtype.value] += 1
+            widened[node.types[0].dtype.value] += not is_reported_later
             wide_results.update(node.results)
-        elif node.attr("op") == CONVOLUTION:
+        elif node.attr("op") == CONVOLUTION and not is_reported_later:
             refused[verdict.reason] += 1
     notes = [f"convolutions: {len(images)} of one pixel by kernels"] if images else []
     notes += [
         f"convolutions: {count} of {dtype} by the framework in f32, which takes it less time"
         for dtype, count in widened.items()
+        if count
     ]
     notes += [f"convolutions: {count} by the framework: {why}" for why, count in refused.items()]
     return ContractionChoice(

@@ -1,14 +1,14 @@
 """Decides which depthwise convolutions kernels compute in place of the framework's library.
 
 The layouts of images are known here. On a GPU, a template kernel takes images whose channels are
-last in memory; the library computes the others.
+last in memory; on a processor, prims become kernels that take such images. The library computes
+the others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import DepthwiseTemplateFacts, TargetFacts
@@ -19,17 +19,20 @@ from optimizer_svc.analysis.depthwise import (
     depthwise,
     depthwise_gradients,
 )
+from optimizer_svc.analysis.depthwise_operands import has_last_channels
 from optimizer_svc.analysis.extents import likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
-from optimizer_svc.analysis.strided_views import is_same_layout
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.depthwise_prims import choose_prims
 from optimizer_svc.kernels.depthwise import weight_programs
 from optimizer_svc.kernels.depthwise_tiles import Window
 
 
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The depthwise convolutions and gradients that kernels compute, and why not the others."""
+    if target.depthwise is not None:
+        return choose_prims(graph, target.depthwise)
     operators = {CONVOLUTION: "depthwise", GRADIENTS: "gradients of depthwise ones"}
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in operators]
     known = target.depthwise_template
@@ -93,11 +96,3 @@ def _refused(
         "of images whose channels are first in memory": not has_last_channels(tensors[-1]),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
-
-
-def has_last_channels(tensor: TensorType) -> bool:
-    """True if an image (n, c, h, w) lies in memory as (n, h, w, c)."""
-    _, channels, height, width = tensor.shape
-    row = width * channels
-    last = (height * row, ONE, row, channels)
-    return tensor.strides is not None and is_same_layout(tensor.shape, tensor.strides, last)

@@ -20,11 +20,14 @@ from optimizer_svc.analysis.depthwise import GRADIENTS
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
 from optimizer_svc.analysis.templates import DEPTHWISE, DEPTHWISE_IMAGE, DEPTHWISE_WEIGHT
 from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.depthwise_prims import with_prims
 from optimizer_svc.ir.prims_writer import PrimsWriter
 
 
 def compute_depthwise(graph: Graph, depthwise: ContractionChoice) -> Graph:
-    """The graph with the chosen convolutions as steps of the template."""
+    """The graph with the chosen convolutions as steps of templates, or as prims."""
+    if depthwise.weights:
+        return with_prims(graph, depthwise)
     if not depthwise.results:
         return graph
     writer = _Writer(graph_facts(graph))

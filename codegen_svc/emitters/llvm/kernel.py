@@ -34,6 +34,8 @@ from codegen_svc.emitters.llvm.tiles import TiledProduct, tiled_product
 from codegen_svc.emitters.llvm.unit import UnitContext, range_arguments, write_loop
 from codegen_svc.emitters.llvm.vector_sum_units import VectorSumWriter
 from codegen_svc.emitters.llvm.vector_sums import VectorSums, vector_sums
+from codegen_svc.emitters.llvm.window_sum_units import WindowSumWriter
+from codegen_svc.emitters.llvm.window_tiles import TiledWindows, tiled_windows
 from codegen_svc.precision.narrow_functions import narrow_functions, with_narrow_functions
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
@@ -58,6 +60,7 @@ _OUTSIDE: Final = frozenset(
 _PROBED: Final = ' "probe-stack"="inline-asm"'
 # Names that the emitter uses for arguments.
 _OWN: Final = frozenset({"first", "last", "entry"})
+_Form = TiledProduct | VectorSums | TiledWindows
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +88,31 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     kernel = with_narrow_functions(with_interleaved_points(kernel), computes_exp=True)
     module = ModuleText(module_header(kernel.name, _comments(kernel), target))
     plan = schedule(kernel, target.memory)
-    product = tiled_product(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)
-    if product is not None:
-        plan = replace(plan, rows=product.units, lane=None)
-        module.rounds_results = product.is_paired and _stores_bf16(kernel)
-    sums = None
-    if product is None:
-        sums = vector_sums(kernel, target.vector_bits, has_bf16_dots=target.has_bf16_dots)
-    if sums is not None:
-        plan = replace(plan, rows=(*kernel.outer[:-1], sums.units), lane=None)
-        module.rounds_results = sums.is_paired and _stores_bf16(kernel)
-    _write_range(module, kernel, (plan, product or sums), target)
+    form = _form(kernel, target)
+    match form:
+        case TiledProduct() | TiledWindows():
+            plan = replace(plan, rows=form.units, lane=None)
+        case VectorSums():
+            plan = replace(plan, rows=(*kernel.outer[:-1], form.units), lane=None)
+    if isinstance(form, TiledProduct | VectorSums):
+        module.rounds_results = form.is_paired and _stores_bf16(kernel)
+    _write_range(module, kernel, (plan, form), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
     else:
         write_worker(module, kernel.name, _calls_range(kernel))
         _write_entry(module, kernel, plan)
     return rendered(module, target)
+
+
+def _form(kernel: Kernel, target: CodeTarget) -> _Form | None:
+    """The form of a kernel's sums that vectors compute; None: loops over its axes do."""
+    bits, has_dots = target.vector_bits, target.has_bf16_dots
+    return (
+        tiled_product(kernel, bits, has_bf16_dots=has_dots)
+        or vector_sums(kernel, bits, has_bf16_dots=has_dots)
+        or tiled_windows(kernel, bits)
+    )
 
 
 def rendered(module: ModuleText, target: CodeTarget) -> str:
@@ -158,7 +169,7 @@ def _stores_bf16(kernel: Kernel) -> bool:
 def _write_range(
     module: ModuleText,
     kernel: Kernel,
-    planned: tuple[Schedule, TiledProduct | VectorSums | None],
+    planned: tuple[Schedule, _Form | None],
     target: CodeTarget,
 ) -> None:
     plan, form = planned
@@ -201,14 +212,16 @@ def _write_range(
 
 def _write_units(
     context: UnitContext,
-    sums: VectorSums | None,
+    sums: VectorSums | TiledWindows | None,
     bounds: tuple[Value, Value],
     sizes: dict[str, Value],
 ) -> None:
     """Writes the loop over the units first..last-1."""
     fn, index, plan = context.fn, context.index, context.schedule
-    writer: RowWriter | LaneWriter | VectorSumWriter
-    if sums is not None:
+    writer: RowWriter | LaneWriter | VectorSumWriter | WindowSumWriter
+    if isinstance(sums, TiledWindows):
+        writer = WindowSumWriter(context, sums)
+    elif sums is not None:
         writer = VectorSumWriter(context, sums)
     elif plan.lane is None:
         writer = RowWriter(context)

@@ -4,7 +4,7 @@ oneDNN orders a packed weight for its kernels once; with a plain weight it does 
 operators also apply an activation, and a convolution adds another image, before they store a
 result. Packed convolutions take and give images channels last. What kernels of a target compute
 faster keeps a plain weight; products of one row have one whose rows are contiguous, products in
-tiles one in panels.
+tiles one in panels, depthwise convolutions one whose channels are adjacent.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import fx
 
 from kernelfarm.client.capture.graph import PACKED
 from kernelfarm.client.capture.sizes import traced_size
+from kernelfarm.client.freezing.depthwise_weights import depthwise_by_kernels, order_window
 from kernelfarm.client.freezing.frozen_convolutions import (
     FrozenConvolution,
     frozen_convolution,
@@ -83,8 +84,14 @@ def pack_weights(
     replaced: dict[fx.Node, torch.Tensor] = {}
     known = target.convolutions
     plain = set() if known is None else _by_kernels(values, operators.types, known)
+    windows: dict[fx.Node, FrozenConvolution] = {}
+    if target.depthwise is not None:
+        windows = depthwise_by_kernels(values, operators.types, target.depthwise)
     for node in [*values.graph.nodes]:
         if node in plain:
+            continue
+        if node in windows:
+            order_window(values, node, windows[node])
             continue
         convolution = frozen_convolution(values, node, operators.types)
         product = _product(values, node)

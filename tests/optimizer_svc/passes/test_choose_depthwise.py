@@ -12,6 +12,7 @@ from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 
 H200 = "cuda:sm_90a"
+AMD = "cpu:x86-64-v3-amd"
 
 
 @pytest.mark.golden
@@ -95,6 +96,65 @@ def test_few_channels_are_the_framework_s() -> None:
 
 def test_a_target_without_facts_has_none() -> None:
     assert not choose_depthwise(parse_graph(DEPTHWISE), target_facts("cuda:sm_80")).results
+
+
+@pytest.mark.golden
+def test_prims_compute_those_of_a_processor_from_16_bits() -> None:
+    assert_golden(
+        before_and_after("choose-depthwise", DEPTHWISE, AMD),
+        """\
+-- before choose-depthwise: graph
+graph prims 1
+%0: bf16[2, 32, 9, 14]@[4032, 1, 448, 32] = input "x"
+%1: bf16[32, 1, 3, 3]@[9, 9, 3, 1] = input "w"
+%2: bf16[32]@[1] = input "b"
+%4: f32[2, 32, 9, 14]@[4032, 1, 448, 32] = convert(%0; dtype=f32) from [0]
+%5: f32[32, 1, 3, 3] = convert(%1; dtype=f32) from [0]
+%6: f32[32] = convert(%2; dtype=f32) from [0]
+%7: f32[2, 32, 5, 7]@[1120, 1, 224, 32] = extern(%4, %5, %6; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 1, 1, 1, 1, 32]) from [0]
+%3: bf16[2, 32, 5, 7] = convert(%7; dtype=bf16) from [0]
+return %3: bf16[2, 32, 5, 7]@[1120, 1, 224, 32]
+-- after: depthwise
+by kernels: %0 -> %7
+convolutions: 1 depthwise by kernels
+""",
+    )
+
+
+WIDE = DEPTHWISE.replace("bf16", "f32")
+
+
+def test_a_weight_whose_channels_are_adjacent_is_read_where_it_is() -> None:
+    plain = choose_depthwise(parse_graph(WIDE), target_facts(AMD))
+    text = WIDE.replace("[32, 1, 3, 3]@[9, 9, 3, 1]", "[32, 1, 3, 3]@[1, 1, 96, 32]")
+    ordered = choose_depthwise(parse_graph(text), target_facts(AMD))
+    assert plain.weights == ordered.weights
+    assert [*plain.strides] == [*plain.weights.values()]
+    assert not ordered.strides
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("f32", "f64", "of f64, for which kernels were not timed"),
+        (
+            "[2, 32, 5, 7]@[1120, 1, 224, 32]",
+            "[2, 32, 5, 7]@[1120, 35, 7, 1]",
+            "of images whose channels are first in memory",
+        ),
+        (
+            "[2, 32, 9, 14]@[4032, 1, 448, 32]",
+            "[2, 32, 9, 14]@[4032, 126, 14, 1]",
+            "of images whose channels are first in memory",
+        ),
+        ("1, 1, 32])", "1, 1, 1])", None),
+    ],
+)
+def test_others_are_the_library_s(old: str, new: str, reason: str | None) -> None:
+    found = choose_depthwise(parse_graph(WIDE.replace(old, new)), target_facts(AMD))
+    assert not found.results
+    stated = () if reason is None else (f"convolutions: 1 depthwise by the framework: {reason}",)
+    assert found.notes == stated
 
 
 GRADIENTS = """\

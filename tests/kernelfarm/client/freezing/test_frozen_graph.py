@@ -42,7 +42,7 @@ class Images(nn.Module):
         super().__init__()
         self.first = nn.Sequential(nn.Conv2d(3, 16, 3, stride=2, bias=False), _norm(16), nn.ReLU())
         self.second = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), _norm(16, affine=False))
-        self.third = nn.Sequential(nn.Conv2d(16, 16, 5, groups=16), _norm(16), nn.Hardswish())
+        self.third = nn.Sequential(nn.Conv2d(16, 16, 5, groups=8), _norm(16), nn.Hardswish())
         self.last = nn.Conv2d(16, 8, 1)
         self.wide, self.narrow = nn.Linear(8 * 11 * 11, 64), nn.Linear(64, 70, bias=False)
 
