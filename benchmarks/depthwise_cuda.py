@@ -5,8 +5,12 @@ farm. Cases are layers of ConvNeXt-tiny, EfficientNet-B0 and MobileNetV3, channe
 a replay of a CUDA graph in which copies of the operands take turns, so that they come from memory:
 of the convolution, and of its gradients. `copy` moves as many bytes as the layer.
 
+`--only` chooses cases by a part of their names.
+
 Usage: python -m benchmarks.depthwise_cuda build FOLDER [--target T] [--types T ...] [--images N]
-       python -m benchmarks.depthwise_cuda run FOLDER [--types T ...] [--images N] [--no-inductor]
+           [--only TEXT]
+       python -m benchmarks.depthwise_cuda run FOLDER [--types T ...] [--images N] [--only TEXT]
+           [--no-inductor]
 """
 
 from __future__ import annotations
@@ -115,6 +119,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--types", nargs="*", default=["bfloat16"])
     parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--only", default="")
     parser.add_argument("--no-inductor", action="store_true")
     return parser.parse_args()
 
@@ -141,7 +146,7 @@ def _build(options: argparse.Namespace) -> int:
 
 def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     for dtype in options.types:
-        for case in CASES:
+        for case in (case for case in CASES if options.only in str(case)):
             operands = case.operands(options.images, getattr(torch, dtype), "cpu")
             for name, (layer, first) in _layers(case).items():
                 found: list[CapturedGraph] = []
@@ -155,7 +160,7 @@ def _run(options: argparse.Namespace) -> int:
     failures = 0
     with offline(options.folder):
         for dtype in options.types:
-            for case in CASES:
+            for case in (case for case in CASES if options.only in str(case)):
                 for name, (layer, first) in _layers(case).items():
                     operands = case.operands(options.images, getattr(torch, dtype), "cuda")
                     try:

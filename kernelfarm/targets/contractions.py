@@ -149,12 +149,14 @@ class DepthwiseTemplateFacts:
     """Depthwise convolutions that a template kernel computes faster than the framework.
 
     `types` are the types of elements; windows have at most `most_taps` pixels, and images at least
-    `least_channels`. Tiles are small if larger ones make fewer programs than `filling_programs`.
-    About `weight_programs` programs divide the sums of a weight's gradient.
+    `least_channels`. Windows of f32 have at least `least_wide_taps` pixels, but for gradients.
+    Tiles are small if larger ones make fewer programs than `filling_programs`. About
+    `weight_programs` programs divide the sums of a weight's gradient.
     """
 
     types: tuple[str, ...]
     most_taps: int
+    least_wide_taps: int
     least_channels: int
     filling_programs: int
     weight_programs: int
@@ -234,8 +236,11 @@ class DepthwiseFacts:
     """Which depthwise convolutions kernels of a processor compute faster than its library.
 
     `types` are the types of elements of their images, which have at least `least_channels`
-    channels.
+    channels. If images and results of f32 take more than `most_few_tap_bytes`, memory decides the
+    time of windows of fewer than `few_taps` pixels, which the library reads faster.
     """
 
     types: tuple[str, ...]
     least_channels: int
+    few_taps: int
+    most_few_tap_bytes: int

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.depthwise import DepthwiseShape, refusal
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
 from kernelfarm.targets import DepthwiseFacts
@@ -39,12 +39,14 @@ def depthwise_operands(
     kind, result = facts.types[image], node.types[0]
     if not all(extent.is_constant for extent in (*kind.shape[1:], *result.shape[1:])):
         return Refused("of images of varying size")
+    elements = product_of(kind.shape) + product_of(result.shape)
     shape = DepthwiseShape(
         kind.dtype.value,
         kind.shape[_CHANNELS].constant,
         found.sides,
         found.padding,
         result.shape[-1].constant,
+        elements.constant if elements.is_constant else None,
     )
     reason = refusal(shape, known)
     if reason is not None:

@@ -196,7 +196,7 @@ def _layout(
     tile = chosen_tile(result[3], window, is_backwards=is_backwards)
     layout = _Layout(result, tile)
     programs = layout.programs * layout.blocks
-    if not programs.is_constant or programs.constant >= filling or tile.width <= _SMALL_TILE:
+    if not programs.is_constant or programs.constant >= filling or tile.width < _SMALL_TILE:
         return layout
     return _Layout(result, made_tile(_SMALL_TILE, window, is_backwards=is_backwards), elements=2)
 

@@ -10,7 +10,7 @@ from kernelfarm.ir.algebra.expr import Expr
 _MAX_READ = 48
 """The most pixels of a row that a tile of several pixels reads."""
 _TILES = (14, 16, 8, 7, 4, 2, 1)
-_MAX_STRIDED_READ = 24
+_MAX_STRIDED_READ = 13
 """The same for strides of several pixels: with more, the programs of a multiprocessor read so many
 rows at a time that its cache loses them."""
 

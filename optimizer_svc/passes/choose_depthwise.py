@@ -7,8 +7,10 @@ the others.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import DepthwiseTemplateFacts, TargetFacts
@@ -85,13 +87,18 @@ def _refused(
 ) -> Refused | None:
     """Why the framework computes a convolution; None if templates do."""
     image = facts.types[found.image]
-    down, across = found.sides
+    taps = math.prod(found.sides)
+    is_gradient = len(tensors) > 1
+    is_wide = image.dtype is DType.F32
     reasons = {
         f"of {image.dtype.value}, for which kernels were not timed": image.dtype.value
         not in known.types,
         f"of fewer than {known.least_channels} channels": image.shape[1].constant
         < known.least_channels,
-        f"with a window of more than {known.most_taps} pixels": down * across > known.most_taps,
+        f"with a window of more than {known.most_taps} pixels": taps > known.most_taps,
+        f"of f32 with a window of fewer than {known.least_wide_taps} pixels": is_wide
+        and not is_gradient
+        and taps < known.least_wide_taps,
         # The last one is a result, whose layout is that of all images of a step.
         "of images whose channels are first in memory": not has_last_channels(tensors[-1]),
     }

@@ -14,12 +14,14 @@ Each sum adds its products in the order of the window, whatever the number of th
 from __future__ import annotations
 
 from codegen_svc.emitters.llvm.element_types import memory_type
-from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, Value, integer
+from codegen_svc.emitters.llvm.next_panels import LINE_BYTES, write_fetch
+from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, PTR, Value, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
 from codegen_svc.emitters.llvm.window_results import WindowResults
 from codegen_svc.emitters.llvm.window_tiles import BLOCK, TiledWindows, TileRun, vector_type
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div, floor_div, maximum, minimum
+from kernelfarm.ir.loop_ir import Load, Store
 from kernelfarm.ir.window_sums import WindowFactor, WindowSum
 
 _Symbols = dict[str, Value]
@@ -50,6 +52,7 @@ class WindowSumWriter:
     def write(self, symbols: _Symbols) -> None:
         """Writes one unit; `symbols` holds its block, the other outer axes and the sizes."""
         fn, tiled = self._fn, self._tiled
+        self._fetch_ahead(symbols)
         rows = {each.number: self._window_rows(each, symbols) for each in tiled.windows.sums}
         first = fn.op("mul nuw nsw", symbols[BLOCK], integer(tiled.block_channels, I64))
         if tiled.whole_channels:
@@ -60,6 +63,49 @@ class WindowSumWriter:
         if tiled.blocks > 1 and tiled.pieces:
             self._write_last_pieces(first, rows, symbols)
         self._results.call(self._sums, first, symbols)
+
+    def _fetch_ahead(self, symbols: _Symbols) -> None:
+        """Asks memory for what the next line reads and stores: each block for its share of a row.
+
+        A block reads and stores pieces of lines, which no processor fetches by itself.
+        """
+        windows, kernel = self._tiled.windows, self._context.kernel
+        if windows.lines is None or windows.down is None:
+            return
+        one, last = integer(1, I64), integer(windows.down.extent.constant - 1, I64)
+        following = self._fn.op("add nuw nsw", symbols[windows.lines.name], one, wish="line.next")
+        zeros = [
+            a.name for a in (windows.pixels, windows.channels, windows.across) if a is not None
+        ]
+        point = {**symbols, **dict.fromkeys(zeros, ZERO_I64)}
+        point |= {windows.lines.name: following, windows.down.name: last}
+        for each in windows.sums:
+            image = each.image
+            start = _place(self._context, image.load, image.dtype, point)
+            self._fetch_share(start, image.along * image.dtype.itemsize_bytes, symbols)
+        for number in self._context.schedule.final_stores:
+            store = kernel.body[number]
+            assert isinstance(store, Store)
+            found = store.index.linear_in(windows.pixels.name)
+            if found is not None and found[0].is_constant:
+                dtype = kernel.param(store.param).dtype
+                start = _place(self._context, store, dtype, point)
+                self._fetch_share(start, found[0].constant * dtype.itemsize_bytes, symbols)
+
+    def _fetch_share(self, start: Value, pixel_bytes: int, symbols: _Symbols) -> None:
+        """Fetches a block's share of the row of so many bytes for a pixel of a result."""
+        fn, tiled = self._fn, self._tiled
+        row_bytes = tiled.windows.pixels.extent.constant * abs(pixel_bytes)
+        lines = -(-row_bytes // (LINE_BYTES * tiled.blocks))
+        own = fn.op("mul nuw nsw", symbols[BLOCK], integer(lines * LINE_BYTES, I64))
+        first = fn.define("ahead", PTR, f"getelementptr i8, {start}, {own}")
+
+        def fetch(number: Value) -> None:
+            at = fn.op("mul nuw nsw", number, integer(LINE_BYTES, I64))
+            write_fetch(fn, fn.define("line", PTR, f"getelementptr i8, {first}, {at}"))
+
+        bounds = (ZERO_I64, integer(lines, I64))
+        write_loop(fn, "fetch", bounds, fetch, is_inner=False, is_unrolled=False)
 
     def _write_vectors(
         self, first: Value, rows: dict[int, tuple[Value, Value]], symbols: _Symbols
@@ -204,7 +250,9 @@ class _Tile:
         """Writes the products of a row of the window."""
         fn = self._fn
         image, weight = self._sum.image, self._sum.weight
-        start, weights = self._place(image, point), self._place(weight, point)
+        start, weights = (
+            _place(self._context, each.load, each.dtype, point) for each in (image, weight)
+        )
         known: dict[int, Value] = {}
         name = f"llvm.fma.v{self._lanes}f32"
         for offset, products in self._products.items():
@@ -215,13 +263,6 @@ class _Tile:
                 before = fn.load(self._vector, slots[pixel], _SLOT_BYTES)
                 total = fn.call_external(name, self._vector, column, known[at], before)
                 fn.store(total, slots[pixel], _SLOT_BYTES)
-
-    def _place(self, factor: WindowFactor, point: _Symbols) -> Value:
-        """The address of a factor's element at a point; outside an image if columns are there."""
-        at = self._context.index.write(factor.load.index, point)
-        base = self._context.buffers[factor.load.param]
-        kind = memory_type(factor.dtype)
-        return self._fn.define("place", base.type, f"getelementptr {kind}, {base}, {at}")
 
     def _load(self, factor: WindowFactor, start: Value, offset: int) -> Value:
         """A vector of a factor as f32, so many elements behind an address."""
@@ -237,3 +278,11 @@ class _Tile:
         sixteen = Value(f"<{', '.join([f'{I32} 16'] * self._lanes)}>", words)
         bits = fn.op("shl", fn.cast("zext", found, words), sixteen)
         return fn.cast("bitcast", bits, self._vector)
+
+
+def _place(context: UnitContext, access: Load | Store, dtype: DType, point: _Symbols) -> Value:
+    """The address of an element at a point; outside an image if columns are there."""
+    at = context.index.write(access.index, point)
+    base = context.buffers[access.param]
+    kind = memory_type(dtype)
+    return context.fn.define("place", base.type, f"getelementptr {kind}, {base}, {at}")

@@ -6,9 +6,9 @@ once, and multiplies it by the weights of all columns of the window that meet a 
 there. Which pixels are within the image is known for each tile, so nothing is masked: tiles at the
 ends of a row have code of their own, those between them are a loop.
 
-A unit is a row of results, for a block of channels: whole lines of the image's memory. Units of
-successive rows follow each other, so all rows of a window but one are in the first-level cache.
-The last channels that fill no vector have shorter vectors.
+A unit is a row of results, for a block of channels: whole lines of the image's memory. The blocks
+of a row follow each other, so that a cache gets all that they read together once. The last channels
+that fill no vector have shorter vectors.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class TiledWindows:
 
     @property
     def units(self) -> tuple[Axis, ...]:
-        """The axes of the units, the fastest last: rows of results behind the blocks."""
+        """The axes of the units, the fastest last: the blocks of a row of results."""
         windows = self.windows
         blocks = Axis(BLOCK, ceil_div(windows.channels.extent, self.block_channels))
         if windows.lines is None:
             return (*windows.others, blocks)
         before = tuple(axis for axis in windows.others if axis is not windows.lines)
-        return (*before, blocks, windows.lines)
+        return (*before, windows.lines, blocks)
 
 
 def tiled_windows(kernel: Kernel, vector_bits: int) -> TiledWindows | None:

@@ -71,7 +71,11 @@ def _is_faster(node: fx.Node, found: FrozenConvolution, known: DepthwiseFacts) -
         return False
     (down, across), (above, left) = sides, found.padding
     dtype = dtype_from_torch(weight.dtype).value
-    shape = DepthwiseShape(dtype, channels, (down, across), (above, left), result.shape[3])
+    is_fixed = isinstance(image.shape[0], int)
+    elements = image.numel() + result.numel() if is_fixed else None
+    shape = DepthwiseShape(
+        dtype, channels, (down, across), (above, left), result.shape[3], elements
+    )
     return refusal(shape, known) is None
 
 

@@ -10,8 +10,8 @@ import pytest
 from kernelfarm.ir.depthwise import DepthwiseShape, refusal
 from kernelfarm.targets import DepthwiseFacts
 
-KNOWN = DepthwiseFacts(("f32",), 8)
-SHAPE = DepthwiseShape("f32", 24, (3, 5), (1, 2), 14)
+KNOWN = DepthwiseFacts(("f32",), 8, 25, 4096)
+SHAPE = DepthwiseShape("f32", 24, (3, 5), (1, 2), 14, 1024)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,12 @@ SHAPE = DepthwiseShape("f32", 24, (3, 5), (1, 2), 14)
         ({"sides": (1, 2), "padding": (0, 0)}, None),
         ({"sides": (14, 3)}, "with a side of more than 13 pixels"),
         ({"padding": (3, 2)}, "with padding of a whole window"),
+        (
+            {"elements": 1025},
+            "with a window of fewer than 25 pixels and images and results of more than 4096 bytes",
+        ),
+        ({"elements": 1025, "sides": (5, 5)}, None),
+        ({"elements": None}, None),
         ({"columns": None}, "of rows of varying length"),
         ({"columns": 1}, "of rows of fewer than 2 or more than 512 pixels"),
         ({"columns": 513}, "of rows of fewer than 2 or more than 512 pixels"),
