@@ -77,6 +77,7 @@ def depthwise_convolution(
         "bias_step": ZERO if bias is None else bias.strides[0],
     }
     constants = layout.constants() | {
+        "IS_FAR": _is_far(views["image"]),
         "DOWN": window.sides[0],
         "STEP_DOWN": window.strides[0],
         "ABOVE": window.padding[0],
@@ -109,6 +110,7 @@ def weight_gradient(
         "steps": ceil_div(layout.count, layout.lines * programs),
     }
     constants = layout.constants() | {
+        "IS_FAR": _is_far(image) or _is_far(gradient),
         "DOWN": window.sides[0],
         "STEP_DOWN": window.strides[0],
         "ABOVE": window.padding[0],
@@ -227,6 +229,12 @@ def _kernel(
     head = f"def {entry}(\n{listed}):\n"
     options = (("num_stages", 1), ("num_warps", _WARPS))
     return UserKernel(entry, head + body, entry, tuple(found), options), sizes
+
+
+def _is_far(image: StridedView) -> bool:
+    """True if rows of one image may lie further apart than numbers of 32 bits reach."""
+    step = image.strides[0]
+    return not step.is_constant or abs(step.constant) > _NARROW_LIMIT
 
 
 def _is_narrow(count: Expr, elements: int) -> bool:

@@ -21,6 +21,8 @@ row = line % rows
 tile = line // rows % tiles
 number = (line // rows // tiles).to(tl.int64)
 exists = line < count
+if IS_FAR:
+    row = row.to(tl.int64)
 """
 _CHANNEL = """\
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

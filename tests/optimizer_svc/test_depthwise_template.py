@@ -11,12 +11,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.targets import target_facts
+from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.depthwise_tiles import Window, chosen_tile
 from optimizer_svc.pipeline import optimize
-from tests.support.template_kernels import check_by_interpreter, templates
+from tests.support.template_kernels import check_by_interpreter, constant, templates
 from tests.support.traced_graphs import traced_one
 
 TARGET = target_facts("cuda:sm_90a")
@@ -104,6 +107,7 @@ def test_varying_numbers_and_extents_are_numbers_of_the_launch() -> None:
     image, weight = form.operands()
     torch._dynamo.maybe_mark_dynamic(image, [0, 2, 3])
     (template,) = templates(check_by_interpreter(form.convolve, [image, weight], TARGET))
+    assert constant(template, "IS_FAR")
     names = {scalar.name for scalar in template.scalars}
     assert {"count", "rows", "columns", "tiles", "height", "width"} <= names
 
@@ -153,3 +157,21 @@ def test_few_tiles_are_small() -> None:
         (template,) = templates(optimize(lowered.graph, TARGET).program)
         widths.append(template.source.count("tl.store"))
     assert widths == [4, 14]
+
+
+def test_rows_that_lie_far_apart_have_positions_of_64_bits() -> None:
+    far = {}
+    for height in (64, 1 << 17):
+        shape = tuple(map(as_expr, (1, 32, height, 1024)))
+        step = 32 * 1024
+        strides = tuple(map(as_expr, (height * step, 1, step, 32)))
+        views = {"image": StridedView(0, shape, strides), "weight": StridedView(1, (), ())}
+        window = Window((3, 3), (1, 1), (1, 1))
+        far[height] = [
+            constant(depthwise_convolution(views, DType.BF16, shape, window, 264).kernel, "IS_FAR"),
+            constant(
+                weight_gradient(views | {"gradient": views["image"]}, DType.BF16, 4, window).kernel,
+                "IS_FAR",
+            ),
+        ]
+    assert far == {64: [False, False], 1 << 17: [True, True]}
