@@ -29,9 +29,9 @@ TARGET = target_facts("cuda:sm_90a")
 class Form:
     """A convolution (n, c, h, w) by windows (down, across)."""
 
-    images: int = 2
+    images: int = 1
     channels: int = 32
-    pixels: tuple[int, int] = (9, 14)
+    pixels: tuple[int, int] = (5, 14)
     window: tuple[int, int] = (3, 3)
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (1, 1)
@@ -64,7 +64,7 @@ FORMS = (
     Form(),
     Form(dtype=torch.float16, has_bias=True),
     Form(dtype=torch.float32, channels=33, window=(5, 5), padding=(2, 2)),
-    Form(window=(7, 7), padding=(3, 3), pixels=(7, 7), channels=96),
+    Form(window=(7, 7), padding=(3, 3), pixels=(7, 7), channels=40, images=2),
     Form(window=(5, 5), padding=(2, 2), stride=(2, 2), pixels=(13, 28)),
     Form(window=(3, 5), padding=(0, 1), stride=(1, 3), pixels=(8, 31), channels=20),
     Form(window=(1, 3), padding=(2, 4), pixels=(3, 5), images=1),

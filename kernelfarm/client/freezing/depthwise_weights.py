@@ -79,9 +79,7 @@ def _is_faster(node: fx.Node, found: FrozenConvolution, known: DepthwiseFacts) -
     return refusal(shape, known) is None
 
 
-def _view(
-    values: FrozenValues, operator: torch._ops.OpOverload, source: fx.Node, *args: Any
-) -> fx.Node:
+def _view(values: FrozenValues, operator: Any, source: fx.Node, *args: Any) -> fx.Node:
     """A view of a frozen value, with its value without data."""
     made = values.graph.call_function(operator, (source, *args))
     with values.mode:
