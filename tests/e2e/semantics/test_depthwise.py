@@ -93,7 +93,10 @@ def test_two_threads_give_the_bits_of_one():
                 results.append(fast(x))
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(*results)
+    if target_facts(host_cpu_target()).depthwise is None:  # the framework promises no equal bits
+        torch.testing.assert_close(*results)
+    else:
+        assert torch.equal(*results)
 
 
 def test_gradients_are_those_of_eager():
