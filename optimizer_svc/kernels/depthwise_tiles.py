@@ -9,6 +9,8 @@ from kernelfarm.ir.algebra.expr import Expr
 
 _MAX_READ = 48
 """The most pixels of a row that a tile of several pixels reads."""
+MAX_STRIDE = 8
+"""The longest stride: tiles of gradients have whole strides of pixels, with code for each pixel."""
 _TILES = (14, 16, 8, 7, 4, 2, 1)
 _MAX_STRIDED_READ = 13
 """The same for strides of several pixels: with more, the programs of a multiprocessor read so many

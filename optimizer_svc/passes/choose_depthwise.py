@@ -28,7 +28,7 @@ from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.depthwise_prims import choose_prims
 from optimizer_svc.kernels.depthwise import weight_programs
-from optimizer_svc.kernels.depthwise_tiles import Window
+from optimizer_svc.kernels.depthwise_tiles import MAX_STRIDE, Window
 
 
 def choose_depthwise(graph: Graph, target: TargetFacts) -> ContractionChoice:
@@ -96,6 +96,7 @@ def _refused(
         f"of fewer than {known.least_channels} channels": image.shape[1].constant
         < known.least_channels,
         f"with a window of more than {known.most_taps} pixels": taps > known.most_taps,
+        f"with a stride of more than {MAX_STRIDE} pixels": max(found.strides) > MAX_STRIDE,
         f"of f32 with a window of fewer than {known.least_wide_taps} pixels": is_wide
         and not is_gradient
         and taps < known.least_wide_taps,

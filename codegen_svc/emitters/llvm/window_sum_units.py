@@ -81,6 +81,8 @@ class WindowSumWriter:
         point |= {windows.lines.name: following, windows.down.name: last}
         for each in windows.sums:
             image = each.image
+            if image.along > windows.window_columns * image.across:
+                continue  # windows leave out a part of the row
             start = _place(self._context, image.load, image.dtype, point)
             self._fetch_share(start, image.along * image.dtype.itemsize_bytes, symbols)
         for number in self._context.schedule.final_stores:

@@ -203,3 +203,15 @@ def test_a_result_without_a_bias_that_is_read_is_the_framework_s() -> None:
     text = GRADIENTS.replace("%5: bf16[32]@[1]", "%5: f32[]@[]")
     text = text.replace("[9, 9, 3, 1]\n", "[9, 9, 3, 1], %5: f32[]@[]\n")
     assert not choose_depthwise(parse_graph(text), target_facts(H200)).results
+
+
+def test_gradients_with_long_strides_are_the_framework_s() -> None:
+    """Their tiles would have as many pixels as a stride, which may be any number."""
+    text = GRADIENTS.replace("window=[2, 2,", "window=[1000000000, 1000000000,")
+    text = text.replace("[2, 32, 5, 7]@[1120, 1, 224, 32]", "[2, 32, 1, 1]@[32, 1, 32, 32]")
+    found = choose_depthwise(parse_graph(text), target_facts(H200))
+    assert not found.results
+    assert found.notes == (
+        "convolutions: 1 gradients of depthwise ones by the framework: with a stride of more than 8"
+        " pixels",
+    )
