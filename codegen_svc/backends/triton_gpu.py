@@ -365,10 +365,24 @@ def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...
         number = numbers[own.param]
         dtype = kernel.params[number].dtype
         strides = (own.stride * dtype.itemsize_bytes,)
-        swizzle = _SWIZZLE_BYTES[copied["swizzle"]]
-        box = tuple(int(side) for side in copied["block_size"])
-        made.append(TensorMapFacts(number, dtype, own.shape, strides, box, swizzle))
+        made.append(tensor_map((number, dtype, 0), own.shape, strides, copied))
     return tuple(made)
+
+
+def tensor_map(
+    place: tuple[int, DType, int],
+    extents: tuple[int, ...],
+    strides_bytes: tuple[int, ...],
+    copied: Mapping[str, Any],
+) -> TensorMapFacts:
+    """A tensor map of a launch: a matrix in a buffer, and how Triton wants it copied.
+
+    `place` is the buffer's number, the type of its elements, and the matrix's offset in bytes.
+    """
+    number, dtype, offset_bytes = place
+    swizzle = _SWIZZLE_BYTES[copied["swizzle"]]
+    box = tuple(int(side) for side in copied["block_size"])
+    return TensorMapFacts(number, dtype, extents, strides_bytes, box, swizzle, offset_bytes)
 
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:

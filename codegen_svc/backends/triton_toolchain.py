@@ -107,7 +107,8 @@ def compile_triton(
         (positions[name],): [list(f) for f in facts] for name, facts in (assumptions or {}).items()
     }
     constants = {name: _as_triton(triton, value) for name, value in source.constexprs}
-    syntax = ASTSource(function, dict(source.signature), constants, attrs)
+    kind = _gluon_source() if source.is_gluon else ASTSource
+    syntax = kind(function, dict(source.signature), constants, attrs)
     log = io.StringIO()
     try:
         with redirect_stdout(log):
@@ -164,7 +165,7 @@ def _run_stages(
     passes: dict[str, Any] = {}
     backend.add_stages(passes, parsed, syntax.language)
     shown = PassTexts() if changes.get(SHOW_PASSES) else None
-    if "ttgir" in passes:
+    if "ttgir" in passes and syntax.ext == "ttir":  # Gluon has passes of its own there
         settings = {name: value for name, value in changes.items() if name in AMD_SETTINGS}
         passes["ttgir"] = ttgir_stage(backend, parsed, settings, shown)
     context = ir.context()
@@ -209,6 +210,13 @@ def _as_triton(triton: Any, value: Value) -> Any:
     if isinstance(value, tuple):
         return tuple(_as_triton(triton, item) for item in value)
     return value
+
+
+def _gluon_source() -> Any:
+    """Triton's class of sources in its language of layouts."""
+    from triton.experimental.gluon._runtime import GluonASTSource  # noqa: PLC0415
+
+    return GluonASTSource
 
 
 def _triton() -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,38 @@ class _Variant:
 
     assumptions: Assumptions
     guard: tuple[GuardAtom, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateBuild:
+    """A kernel whose variant for aligned buffers a template makes, and for what."""
+
+    kernel: UserKernel
+    target: TargetFacts
+    toolchain: GpuToolchain
+
+
+def build_with_template(
+    build: TemplateBuild,
+    known_options: frozenset[str],
+    template: Callable[[TemplateBuild], BuiltKernel],
+) -> tuple[BuiltKernel, ...]:
+    """The template's variant for aligned buffers, and the general one of the kernel's source.
+
+    If the toolchain refuses the template, the source takes its place, and a note says so.
+
+    Raises:
+        UserKernelError: the kernel is outside of the language.
+        KernelRejectedError: Triton refuses the source, or it needs more than the chip has.
+    """
+    found = build_user_kernel(
+        build.kernel, build.target, build.toolchain, known_options, frozenset()
+    )
+    try:
+        return template(build), found[-1]
+    except KernelRejectedError as error:
+        note = f"template {build.kernel.template} is ignored: {error}"
+        return tuple(replace(variant, notes=(*variant.notes, note)) for variant in found)
 
 
 def build_user_kernel(
@@ -92,15 +124,22 @@ def _variants_of(
 def _variants(kernel: UserKernel, uses_pointer_range: bool) -> tuple[_Variant, ...]:
     fixed = {scalar.name: (DIVISIBLE,) for scalar in kernel.scalars if scalar.divisor > 1}
     aligned: dict[str, tuple[tuple[str, int], ...]] = dict(fixed)
-    guard: list[GuardAtom] = []
+    guard = [*aligned_guard(kernel)]
     for number, pointer in enumerate(kernel.pointers):
         aligned[pointer.name] = (DIVISIBLE,)
-        guard.append(_atom(GuardSubject.PARAM_ADDRESS, number, GuardOp.DIVISIBLE, ALIGNMENT_BYTES))
         if uses_pointer_range:
             aligned[pointer.name] += (_SMALL_BUFFER,)
             limit = _BUFFER_LIMIT_BYTES // pointer.dtype.itemsize_bytes
             guard.append(_atom(GuardSubject.PARAM_EXTENT, number, GuardOp.LT, limit))
     return _Variant(aligned, tuple(guard)), _Variant(fixed, ())
+
+
+def aligned_guard(kernel: UserKernel) -> tuple[GuardAtom, ...]:
+    """The guard of a variant for buffers whose addresses are multiples of 16 bytes."""
+    return tuple(
+        _atom(GuardSubject.PARAM_ADDRESS, number, GuardOp.DIVISIBLE, ALIGNMENT_BYTES)
+        for number in range(len(kernel.pointers))
+    )
 
 
 def _atom(subject: GuardSubject, number: int, op: GuardOp, operand: int) -> GuardAtom:

@@ -57,7 +57,8 @@ class TensorMapFacts:
     """A tensor map that a launch makes: hardware copies boxes of the matrix that a buffer holds.
 
     `buffer` is the buffer's number among the kernel's. Axes are outermost first; the innermost one,
-    whose elements are neighbours, has no stride.
+    whose elements are neighbours, has no stride. The matrix begins `offset_bytes` behind the
+    buffer's address.
 
     Units: `extents` and `box` in elements.
     """
@@ -68,11 +69,14 @@ class TensorMapFacts:
     strides_bytes: tuple[int, ...]
     box: tuple[int, ...]
     swizzle_bytes: int
+    offset_bytes: int = 0
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the binary's arguments for the map: it, its extents and its strides."""
         rank = len(self.extents)
-        return (TENSOR_MAP, *(MAP_EXTENT,) * rank, *(MAP_STRIDE,) * rank)
+        # Its own word, which clients that know no offsets refuse.
+        word = OFFSET_TENSOR_MAP if self.offset_bytes else TENSOR_MAP
+        return (word, *(MAP_EXTENT,) * rank, *(MAP_STRIDE,) * rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class LaunchFacts:
 
 
 TENSOR_MAP, MAP_EXTENT, MAP_STRIDE = "tensor_map", "map_extent", "map_stride"
+OFFSET_TENSOR_MAP = "offset_tensor_map"
 SCRATCH_BYTES = "scratch_bytes_per_program"
 """The extra launch fact of a user's kernel that needs memory: its last buffer has so many bytes for
 each program of the grid."""

@@ -24,6 +24,7 @@ from kernelfarm.targets.contractions import ConvolutionFacts as ConvolutionFacts
 from kernelfarm.targets.contractions import DepthwiseFacts as DepthwiseFacts
 from kernelfarm.targets.contractions import DepthwiseTemplateFacts as DepthwiseTemplateFacts
 from kernelfarm.targets.contractions import FewRowFacts as FewRowFacts
+from kernelfarm.targets.contractions import FlashAttentionFacts as FlashAttentionFacts
 from kernelfarm.targets.contractions import FrozenProductFacts as FrozenProductFacts
 from kernelfarm.targets.contractions import ManyRowFacts as ManyRowFacts
 from kernelfarm.targets.contractions import ProductFacts as ProductFacts

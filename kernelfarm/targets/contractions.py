@@ -185,6 +185,19 @@ class SplitAttentionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class FlashAttentionFacts:
+    """Attention of several queries for each head that a template kernel computes faster.
+
+    `types` are the types of its elements, and `widths` the numbers of them that heads have. There
+    are at least `least_queries` queries.
+    """
+
+    types: tuple[str, ...]
+    widths: tuple[int, ...]
+    least_queries: int
+
+
+@dataclass(frozen=True, slots=True)
 class BatchedProductFacts:
     """Which batched products of matrices kernels compute faster than the framework's library.
 

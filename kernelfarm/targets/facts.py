@@ -17,6 +17,7 @@ from kernelfarm.targets.contractions import (
     DepthwiseFacts,
     DepthwiseTemplateFacts,
     FewRowFacts,
+    FlashAttentionFacts,
     FrozenProductFacts,
     ManyRowFacts,
     ProductFacts,
@@ -50,8 +51,8 @@ class TargetFacts:
     matrices, unless a request asks for kernels.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
-    Without `attention`, `split_attention`, `convolutions`, `batched_products`, `winograd`,
-    `depthwise_template` and `depthwise`, the framework computes all of them.
+    Without `attention`, `split_attention`, `flash_attention`, `convolutions`, `batched_products`,
+    `winograd`, `depthwise_template` and `depthwise`, the framework computes all of them.
     """
 
     name: str
@@ -72,6 +73,7 @@ class TargetFacts:
     frozen_products: FrozenProductFacts = _NO_FROZEN_PRODUCTS
     attention: AttentionFacts | None = None
     split_attention: SplitAttentionFacts | None = None
+    flash_attention: FlashAttentionFacts | None = None
     convolutions: ConvolutionFacts | None = None
     batched_products: BatchedProductFacts | None = None
     winograd: WinogradFacts | None = None

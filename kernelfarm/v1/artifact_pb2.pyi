@@ -367,12 +367,15 @@ class TensorMap(_message.Message):
     STRIDES_BYTES_FIELD_NUMBER: _builtins.int
     BOX_FIELD_NUMBER: _builtins.int
     SWIZZLE_BYTES_FIELD_NUMBER: _builtins.int
+    OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     buffer: _builtins.int
     """The buffer's number among the arguments that are buffers."""
     dtype: _graph_pb2.Dtype.ValueType
     """The type of the elements."""
     swizzle_bytes: _builtins.int
     """The bytes over which a box's rows are permuted in shared memory: 0, 32, 64 or 128."""
+    offset_bytes: _builtins.int
+    """Where the matrix begins behind the buffer's address; bytes, a multiple of 16."""
     @_builtins.property
     def extents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The extents of the matrix, outermost first: one to five."""
@@ -396,10 +399,11 @@ class TensorMap(_message.Message):
         strides_bytes: _abc.Iterable[_builtins.int] | None = ...,
         box: _abc.Iterable[_builtins.int] | None = ...,
         swizzle_bytes: _builtins.int = ...,
+        offset_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "offset_bytes", b"offset_bytes", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.artifact import (
     MAP_EXTENT,
     MAP_STRIDE,
+    OFFSET_TENSOR_MAP,
     TENSOR_MAP,
     GuardAtom,
     GuardOp,
@@ -29,7 +30,7 @@ _OPS = {
 _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
 # The grammar's other subjects are for guards of cache entries; a launch does not know them.
 _LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
-_MAP_WORDS = frozenset((TENSOR_MAP, MAP_EXTENT, MAP_STRIDE))
+_MAP_WORDS = frozenset((TENSOR_MAP, OFFSET_TENSOR_MAP, MAP_EXTENT, MAP_STRIDE))
 # CUDA Driver API, cuTensorMapEncodeTiled; a kernel's arguments have extents of 32 bits.
 _MAX_RANK, _MAX_EXTENT, _MAX_BOX, _SWIZZLES = 5, (1 << 31) - 1, 256, (0, 32, 64, 128)
 
@@ -61,6 +62,7 @@ def _map_to_proto(made: TensorMapFacts) -> pb.TensorMap:
         strides_bytes=made.strides_bytes,
         box=made.box,
         swizzle_bytes=made.swizzle_bytes,
+        offset_bytes=made.offset_bytes,
     )
 
 
@@ -73,6 +75,7 @@ def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMa
         tuple(message.strides_bytes),
         tuple(message.box),
         message.swizzle_bytes,
+        message.offset_bytes,
     )
     rank = len(made.extents)
     has_ranks = (len(made.strides_bytes), len(made.box)) == (rank - 1, rank)
@@ -84,10 +87,11 @@ def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMa
             f"{where}: {made}; expected a buffer below {buffers}, 1 to {_MAX_RANK} extents of 1 to"
             f" {_MAX_EXTENT}, a stride less, and a box of 1 to {_MAX_BOX} along each axis"
         )
-    if made.swizzle_bytes not in _SWIZZLES or any(s % 16 for s in made.strides_bytes):
+    steps = (*made.strides_bytes, made.offset_bytes)
+    if made.swizzle_bytes not in _SWIZZLES or any(step % 16 for step in steps):
         raise MalformedMessageError(
-            f"{where}: strides {made.strides_bytes}, swizzle {made.swizzle_bytes}; expected"
-            f" multiples of 16 bytes, and one of {_SWIZZLES}"
+            f"{where}: strides {made.strides_bytes}, offset {made.offset_bytes}, swizzle"
+            f" {made.swizzle_bytes}; expected multiples of 16 bytes, and one of {_SWIZZLES}"
         )
     return made
 

@@ -29,6 +29,7 @@ def user_kernel_to_proto(kernel: UserKernel) -> pb.UserKernel:
         entry=kernel.entry,
         params=[_param_to_proto(param) for param in kernel.params],
         options=[pb.UserOption(name=name, value=value) for name, value in kernel.options],
+        template=kernel.template,
     )
 
 
@@ -60,6 +61,7 @@ def user_kernel_from_proto(name: str, message: pb.UserKernel) -> UserKernel:
             (checked_name(option.name, f"{where}: an option"), option.value)
             for option in message.options
         ),
+        template=message.template,
     )
 
 

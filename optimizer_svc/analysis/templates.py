@@ -11,6 +11,9 @@ from kernelfarm.ir.graph_ir import Node
 ATTENTION_PARTS = "template.attention_parts"
 """(query, key, value, mask) -> weighted sums of values, largest scores and sums of weights, each
 for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
+FLASH_ATTENTION = "template.flash_attention"
+"""(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width);
+`optimizer_svc/kernels/flash_attention.py`."""
 NIBBLE_PRODUCT = "template.nibble_product"
 """(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with
 a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_product.py`."""
@@ -23,6 +26,7 @@ DEPTHWISE_WEIGHT = "template.depthwise_weight_gradient"
 """(gradient, image) -> sums whose sum over the first axis is the gradient of such a weight."""
 _TEMPLATES = (
     ATTENTION_PARTS,
+    FLASH_ATTENTION,
     NIBBLE_PRODUCT,
     DEPTHWISE,
     DEPTHWISE_IMAGE,

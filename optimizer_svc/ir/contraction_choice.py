@@ -32,7 +32,8 @@ class ContractionChoice:
     each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
     results of attention whose shares of values are rounded to the values' type. `widened` are the
     results of extern nodes that the library computes in f32. `parts` has the number of parts into
-    which a template kernel divides the keys of attention, by its result. `transformed` has the
+    which a template kernel divides the keys of attention, by its result. `whole` are the results of
+    attention that a template kernel computes alone. `transformed` has the
     values in memory of a convolution by Winograd's algorithm, by its result; `strides` has those of
     values that are not row-major there, or that would not be in memory. `weights` has the weight of
     a depthwise convolution that prims compute, by its result: a value (down, across, channels).
@@ -45,6 +46,7 @@ class ContractionChoice:
     rounded: frozenset[int] = frozenset()
     widened: frozenset[int] = frozenset()
     parts: Mapping[int, int] = field(default_factory=dict)
+    whole: frozenset[int] = frozenset()
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)

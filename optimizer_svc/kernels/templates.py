@@ -18,11 +18,13 @@ from optimizer_svc.analysis.templates import (
     DEPTHWISE,
     DEPTHWISE_IMAGE,
     DEPTHWISE_WEIGHT,
+    FLASH_ATTENTION,
     NIBBLE_PRODUCT,
 )
 from optimizer_svc.kernels.attention_parts import attention_parts
 from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.depthwise_tiles import Window
+from optimizer_svc.kernels.flash_attention import flash_attention
 from optimizer_svc.kernels.nibble_product import nibble_product
 
 
@@ -55,6 +57,14 @@ def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Made:
     form = (step.node.types[0].shape[2].as_int(), scale)
     made = attention_parts(step.views, step.dtypes, form, step.bounds, facts)
     return made.kernel, made.sizes
+
+
+def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Made:
+    scale = step.node.attr("scale")
+    if not isinstance(scale, float):
+        raise _incomplete(step)
+    is_causal = step.node.attr("is_causal") is True
+    return flash_attention(step.views, step.dtypes[0], scale, is_causal=is_causal)
 
 
 def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
@@ -109,6 +119,7 @@ def _incomplete(step: TemplateStep) -> InternalError:
 
 _TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Made]] = {
     ATTENTION_PARTS: _attention_parts,
+    FLASH_ATTENTION: _flash_attention,
     NIBBLE_PRODUCT: _nibble_product,
     DEPTHWISE: _depthwise,
     DEPTHWISE_IMAGE: _depthwise,

@@ -9,7 +9,9 @@ in register tiles, and the softmax of the scores between them. The scores are in
 those of a limited size are computed by kernels.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
-so that few of them read memory. A template kernel divides the keys of each head in parts.
+so that few of them read memory. A template kernel divides the keys of each head in parts. With
+several queries, a template kernel takes the place of the framework's where it was measured to be as
+fast.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
 from kernelfarm.ir.work_budget import spend
-from kernelfarm.targets import AttentionFacts, SplitAttentionFacts, TargetFacts
+from kernelfarm.targets import (
+    AttentionFacts,
+    FlashAttentionFacts,
+    SplitAttentionFacts,
+    TargetFacts,
+)
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
@@ -39,8 +46,8 @@ _LIKELY_SEQUENCES = 8
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
-    if nodes and target.split_attention is not None:
-        return _choose_split(graph, nodes, target.split_attention)
+    if nodes and (target.split_attention or target.flash_attention) is not None:
+        return _choose_templates(graph, nodes, target)
     if not nodes or target.attention is None:
         return ContractionChoice()
     facts = graph_facts(graph)
@@ -69,26 +76,41 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     )
 
 
-def _choose_split(graph: Graph, nodes: list[Node], known: SplitAttentionFacts) -> ContractionChoice:
-    """The attention of one query that a template kernel computes, with keys in parts."""
+def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> ContractionChoice:
+    """The attention that template kernels compute: of one query by parts, of several whole."""
     facts = graph_facts(graph)
     read = _read(facts)
     parts: dict[int, int] = {}
+    whole: set[int] = set()
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        verdict = _split_refused(facts, node, known)
+        verdict = _no_attention(facts, node)
         if verdict is None and not read.isdisjoint(node.results[1:]):
             verdict = Refused("whose log-sum-exps are read")
-        if verdict is not None:
-            notes[f"by the framework: {verdict.reason}"] += 1
-            continue
-        key = facts.types[operands(node)[1]]
-        keys = likely_elems(key.shape[2:3], likely_sizes(graph.symbols))
-        count = _parts(_likely_groups(facts, key), keys, known)
-        parts[node.results[0]] = count
-        notes[f"of one query, keys in {count} parts, by kernels"] += 1
-    return ContractionChoice(frozenset(parts), notes=_texts(notes), parts=parts)
+        if verdict is None and facts.types[operands(node)[0]].shape[2] is not ONE:
+            verdict = _flash_refused(facts, node, target.flash_attention)
+            whole |= {node.results[0]} if verdict is None else set()
+            note = "of several queries by kernels"
+        elif verdict is None:
+            verdict, count = _split(facts, node, target.split_attention)
+            parts |= {node.results[0]: count} if verdict is None else {}
+            note = f"of one query, keys in {count} parts, by kernels"
+        notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
+    chosen = frozenset((*parts, *whole))
+    return ContractionChoice(chosen, notes=_texts(notes), parts=parts, whole=frozenset(whole))
+
+
+def _split(
+    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None
+) -> tuple[Refused | None, int]:
+    """Why the framework computes attention of one query; the parts if a template kernel does."""
+    verdict = _split_refused(facts, node, known)
+    if known is None or verdict is not None:
+        return verdict, 0
+    key = facts.types[operands(node)[1]]
+    keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
+    return None, _parts(_likely_groups(facts, key), keys, known)
 
 
 def _parts(groups: int, keys: int, known: SplitAttentionFacts) -> int:
@@ -134,14 +156,15 @@ def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | 
     return None if is_one else _several_refused(query, key, known)
 
 
-def _split_refused(facts: GraphFacts, node: Node, known: SplitAttentionFacts) -> Refused | None:
-    """Why the framework computes attention; None if a template kernel does."""
-    if (verdict := _no_attention(facts, node)) is not None:
-        return verdict
+def _split_refused(
+    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None
+) -> Refused | None:
+    """Why the framework computes attention of one query; None if a template kernel does."""
+    if known is None:
+        return Refused("of one query, for which kernels were not timed")
     query, key, value, *masks = (facts.types[operand] for operand in operands(node))
     widths, keys = (query.shape[3], value.shape[3]), key.shape[2]
     reasons = {
-        "of several queries": query.shape[2] is not ONE,
         "of one query that sees one key": node.attr("is_causal") is True,
         f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
         not in known.types,
@@ -155,6 +178,28 @@ def _split_refused(facts: GraphFacts, node: Node, known: SplitAttentionFacts) ->
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
         f"of less than {known.least_keys} keys": keys.is_constant
         and keys.constant < known.least_keys,
+    }
+    return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
+
+
+def _flash_refused(
+    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None
+) -> Refused | None:
+    """Why the framework computes attention of several queries; None if a template kernel does."""
+    if known is None:
+        return Refused("of several queries, for which kernels were not timed")
+    query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    if not all(extent.is_constant for extent in (*query.shape, *key.shape, *value.shape)):
+        return Refused("of several queries, of varying sizes")
+    widths = " or ".join(map(str, known.widths))
+    reasons = {
+        f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
+        not in known.types,
+        f"of heads of other than {widths} elements": query.shape[3].constant not in known.widths
+        or value.shape[3] is not query.shape[3],
+        f"of less than {known.least_queries} queries": query.shape[2].constant
+        < known.least_queries,
+        "with a mask that is one for all keys": any(m.shape[-1:] != key.shape[2:3] for m in masks),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
 

@@ -8,7 +8,8 @@ values as they are. As in the framework, a query that may see no key has a resul
 with a causal mask, query number i sees the keys up to number i.
 
 If a template kernel divides the keys in parts, prims join what it gives for each part: the largest
-score, the sum of weights, and the weighted sum of values.
+score, the sum of weights, and the weighted sum of values. A template kernel may also compute
+attention of several queries alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
-from optimizer_svc.analysis.templates import ATTENTION_PARTS
+from optimizer_svc.analysis.templates import ATTENTION_PARTS, FLASH_ATTENTION
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 
@@ -66,6 +67,9 @@ class _Writer(ContractionWriter):
         if node.results[0] in self.choice.parts:
             self._join_parts(node, self.choice.parts[node.results[0]])
             return
+        if node.results[0] in self.choice.whole:
+            self._compute_whole(node)
+            return
         query, key, value, *masks = operands(node)
         (batch, heads, queries, width), groups = self.types[query].shape, self.types[key].shape[1]
         keys = self.types[value].shape[2]
@@ -83,6 +87,20 @@ class _Writer(ContractionWriter):
             self._finish_one(node, shares, total, wide)
         else:
             self._finish_several(node, shares, total, wide)
+
+    def _compute_whole(self, node: Node) -> None:
+        """Appends attention by one template kernel, whose result has the heads of a query together.
+
+        The product behind attention reads it so.
+        """
+        batch, heads, queries, depth = node.types[0].shape
+        shape = (batch, queries, heads, depth)
+        found = self.fresh(TensorType(node.types[0].dtype, shape, contiguous_strides(shape)))
+        attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
+        attrs |= {"is_contraction": False, "op": FLASH_ATTENTION}
+        types = (self.types[found],)
+        self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=(found,), types=types))
+        self.finish(node, "permute", found, dims=(0, 2, 1, 3))
 
     def _join_parts(self, node: Node, parts: int) -> None:
         """Appends attention whose keys a template kernel divides in parts.

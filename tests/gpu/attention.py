@@ -1,9 +1,10 @@
-"""Attention with one query for each head, as in decoding: kernels divide its keys in parts."""
+"""Attention by template kernels: of one query for each head, as in decoding, and of several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -61,11 +62,15 @@ def _attend_in_heads(*projected: torch.Tensor) -> torch.Tensor:
 
 
 def _attend(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None = None
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    **options: Any,
 ) -> torch.Tensor:
     """A row of the mask may hide all keys."""
     found = functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1]
+        query, key, value, attn_mask=mask, enable_gqa=query.shape[1] != key.shape[1], **options
     )
     return found.transpose(1, 2).flatten(2) * 2
 
@@ -79,7 +84,66 @@ def _operands(
     """Tensors of these shapes; a mask has `masks` before the axes of the query and the keys."""
     found = [floats(*shape, dtype=dtype, seed=n) for n, shape in enumerate((query, key, key))]
     if masks:
-        mask = floats(*masks, 1, key[2], seed=3) > -0.5
-        mask[0, 0] = False
+        last = (*masks, 1)[:3]
+        mask = floats(*last, key[2], seed=3) > -0.5
+        mask[0, 0, 0] = False
         found.append(mask)
     return tuple(found)
+
+
+def flash_cases() -> Iterator[Case]:
+    """Several queries: grouped heads, causal, masks, layouts, odd lengths, operands of one buffer.
+
+    Among them are forms that tensor maps do not take.
+    """
+    for dtype in HALVES:
+        for heads, groups, queries, keys, width in (
+            (4, 4, 64, 64, 64),
+            (4, 2, 197, 197, 64),
+            (6, 6, 1000, 333, 64),
+            (4, 1, 130, 1100, 128),
+            (16, 4, 512, 512, 128),
+        ):
+            shapes = (3, heads, queries, width), (3, groups, keys, width)
+            for is_causal in (False, True):
+                yield case(
+                    f"attention of {queries} queries {dtype} {heads} heads, {groups} of keys,"
+                    f" {keys}, {width}, causal {is_causal}",
+                    partial(_attend, is_causal=is_causal),
+                    partial(_operands, *shapes, dtype=dtype),
+                )
+    for masks in ((1, 1, 1), (2, 1, 300), (2, 8, 1), (1, 8, 300)):
+        for width in (64, 128):
+            yield case(
+                f"attention of several queries of {width} with masks {masks}",
+                _attend,
+                partial(_operands, (2, 8, 300, width), (2, 4, 257, width), masks=masks),
+            )
+    yield case(
+        "attention of several queries whose heads lie side by side",
+        lambda *x: _attend(*(each.transpose(1, 2) for each in x)),
+        partial(_operands, (3, 200, 8, 64), (3, 300, 2, 64)),
+    )
+    for is_causal in (False, True):
+        yield case(
+            f"attention of several queries of one buffer, causal {is_causal}",
+            partial(_attend_packed, is_causal=is_causal),
+            partial(_operands, (2, 160, 3 * 8 * 64), (1,)),
+        )
+    yield case(
+        "attention of several queries with a scale below zero",
+        partial(_attend, scale=-0.3),
+        partial(_operands, (2, 4, 160, 64), (2, 4, 160, 64)),
+    )
+    yield case(
+        "attention of several queries with long tiles for many programs",
+        partial(_attend, is_causal=True),
+        partial(_operands, (4, 32, 1100, 128), (4, 8, 1100, 128)),
+    )
+
+
+def _attend_packed(packed: torch.Tensor, *_: torch.Tensor, is_causal: bool) -> torch.Tensor:
+    """Shape: (batch, tokens, 3 * 8 * 64), scaled first, so that a kernel stores all three."""
+    query, key, value = (packed * 1.5).unflatten(-1, (3, 8, 64)).permute(2, 0, 3, 1, 4)
+    found = functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
+    return found.transpose(1, 2).flatten(2)

@@ -93,7 +93,8 @@ def check_by_interpreter(
 
 def as_array(x: Tensor) -> Any:
     """The array with the tensor's strides."""
-    flat = x.as_strided((x.untyped_storage().nbytes() // x.element_size(),), (1,))
+    elements = x.untyped_storage().nbytes() // x.element_size() - x.storage_offset()
+    flat = x.as_strided((elements,), (1,))
     if x.dtype is torch.bfloat16:
         plain = flat.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     else:

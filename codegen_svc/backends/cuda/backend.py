@@ -6,15 +6,20 @@ import subprocess
 
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
+from codegen_svc.backends.cuda.flash_attention import build_flash_attention
 from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
 from codegen_svc.backends.triton_toolchain import CompiledStages, backend_fingerprint, triton_status
-from codegen_svc.backends.triton_user_kernel import build_user_kernel
+from codegen_svc.backends.triton_user_kernel import (
+    TemplateBuild,
+    build_user_kernel,
+    build_with_template,
+)
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.hints import PIPELINE_HINTS
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.triton.user_kernel import UserKernel
+from kernelfarm.ir.triton.user_kernel import FLASH_ATTENTION_TEMPLATE, UserKernel
 from kernelfarm.targets import TargetFacts
 
 # ptxas does the last step (one build for Hopper and older, one for newer chips). The others are for
@@ -31,6 +36,7 @@ _OPTIONS = {
 # Triton's defaults but for these: its default for the first one changes with its version.
 _USER_HINTS = frozenset((*PIPELINE_HINTS, "passes"))
 _USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
+_TEMPLATES = {("sm_90a", FLASH_ATTENTION_TEMPLATE): build_flash_attention}
 _USER_OPTION_NAMES = frozenset({"maxnreg", "num_ctas", "num_stages", "num_warps"})
 
 
@@ -58,6 +64,10 @@ class CudaBackend:
     def build_user_kernel(self, kernel: UserKernel, target: TargetFacts) -> tuple[BuiltKernel, ...]:
         """A variant for aligned buffers, and the general one, with Triton's own defaults."""
         toolchain = GpuToolchain("cubin", False, _USER_OPTIONS, _usage)
+        template = _TEMPLATES.get((target.arch, kernel.template))
+        if template is not None:
+            build = TemplateBuild(kernel, target, toolchain)
+            return build_with_template(build, _USER_OPTION_NAMES, template)
         return build_user_kernel(kernel, target, toolchain, _USER_OPTION_NAMES, _USER_HINTS)
 
     def makes_runnable_binaries(self) -> bool:

@@ -54,7 +54,8 @@ _STEP = "    "
 class TritonSource:
     """A module's text, with function name, argument types and block sizes for its compilation.
 
-    `maps` are the tensor maps among the arguments, in order.
+    `maps` are the tensor maps among the arguments, in order. `is_gluon`: the text is in Triton's
+    language of layouts.
     """
 
     name: str
@@ -63,6 +64,7 @@ class TritonSource:
     constexprs: tuple[tuple[str, Value], ...]
     notes: tuple[str, ...]
     maps: tuple[TensorMap, ...] = ()
+    is_gluon: bool = False
 
 
 def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSource:

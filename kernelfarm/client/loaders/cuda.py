@@ -14,7 +14,14 @@ from kernelfarm.client.loaders.cuda_timer import CudaTimer
 from kernelfarm.client.loaders.tensor_maps import BufferMap, MapEncoder
 from kernelfarm.client.pytorch import private
 from kernelfarm.errors import MalformedMessageError, UnavailableError
-from kernelfarm.ir.artifact import MAP_EXTENT, MAP_STRIDE, TENSOR_MAP, LaunchFacts, TensorMapFacts
+from kernelfarm.ir.artifact import (
+    MAP_EXTENT,
+    MAP_STRIDE,
+    OFFSET_TENSOR_MAP,
+    TENSOR_MAP,
+    LaunchFacts,
+    TensorMapFacts,
+)
 from kernelfarm.targets import all_targets
 
 _DRIVER = "libcuda.so.1"
@@ -200,7 +207,7 @@ class _Arguments:
             elif word == "size":
                 values.append(sizes)
                 sizes += ctypes.sizeof(ctypes.c_int64)
-            elif word == TENSOR_MAP:
+            elif word in (TENSOR_MAP, OFFSET_TENSOR_MAP):
                 values.append(next(left).memory)
             elif word in (MAP_EXTENT, MAP_STRIDE):
                 values.append(ctypes.addressof(next(own)))

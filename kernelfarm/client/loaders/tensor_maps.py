@@ -38,7 +38,7 @@ class MapEncoder:
         self._encode, self._version = encode, version
 
     def made(self, facts: TensorMapFacts, address: int) -> tuple[int, bytes]:
-        """The driver's status, and the map of a matrix at an address.
+        """The driver's status, and the map of a matrix in a buffer at an address.
 
         Raises:
             MalformedMessageError: maps have no such element type.
@@ -54,7 +54,7 @@ class MapEncoder:
             ctypes.c_void_p(ctypes.addressof(memory) + start),
             ctypes.c_int(_TYPES[facts.dtype]),
             ctypes.c_uint32(rank),
-            ctypes.c_void_p(address),
+            ctypes.c_void_p(address + facts.offset_bytes),
             _innermost_first(ctypes.c_uint64, facts.extents),
             _innermost_first(ctypes.c_uint64, facts.strides_bytes),
             _innermost_first(ctypes.c_uint32, facts.box),

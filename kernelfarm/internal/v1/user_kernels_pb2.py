@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from kernelfarm.v1 import graph_pb2 as kernelfarm_dot_v1_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)kernelfarm/internal/v1/user_kernels.proto\x12\x16kernelfarm.internal.v1\x1a\x19kernelfarm/v1/graph.proto\"B\n\nUserScalar\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\x0f\n\x07\x64ivisor\x18\x02 \x01(\r\"\xaa\x01\n\tUserParam\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x07pointer\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.DtypeH\x00\x12\x34\n\x06scalar\x18\x03 \x01(\x0b\x32\".kernelfarm.internal.v1.UserScalarH\x00\x12(\n\x05value\x18\x04 \x01(\x0b\x32\x17.kernelfarm.v1.ArgumentH\x00\x42\x06\n\x04\x66orm\")\n\nUserOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03\"\x93\x01\n\nUserKernel\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05\x65ntry\x18\x02 \x01(\t\x12\x31\n\x06params\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.UserParam\x12\x33\n\x07options\x18\x04 \x03(\x0b\x32\".kernelfarm.internal.v1.UserOptionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)kernelfarm/internal/v1/user_kernels.proto\x12\x16kernelfarm.internal.v1\x1a\x19kernelfarm/v1/graph.proto\"B\n\nUserScalar\x12#\n\x05\x64type\x18\x01 \x01(\x0e\x32\x14.kernelfarm.v1.Dtype\x12\x0f\n\x07\x64ivisor\x18\x02 \x01(\r\"\xaa\x01\n\tUserParam\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x07pointer\x18\x02 \x01(\x0e\x32\x14.kernelfarm.v1.DtypeH\x00\x12\x34\n\x06scalar\x18\x03 \x01(\x0b\x32\".kernelfarm.internal.v1.UserScalarH\x00\x12(\n\x05value\x18\x04 \x01(\x0b\x32\x17.kernelfarm.v1.ArgumentH\x00\x42\x06\n\x04\x66orm\")\n\nUserOption\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03\"\xa5\x01\n\nUserKernel\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\r\n\x05\x65ntry\x18\x02 \x01(\t\x12\x31\n\x06params\x18\x03 \x03(\x0b\x32!.kernelfarm.internal.v1.UserParam\x12\x33\n\x07options\x18\x04 \x03(\x0b\x32\".kernelfarm.internal.v1.UserOption\x12\x10\n\x08template\x18\x05 \x01(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,5 +39,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_USEROPTION']._serialized_start=337
   _globals['_USEROPTION']._serialized_end=378
   _globals['_USERKERNEL']._serialized_start=381
-  _globals['_USERKERNEL']._serialized_end=528
+  _globals['_USERKERNEL']._serialized_end=546
 # @@protoc_insertion_point(module_scope)

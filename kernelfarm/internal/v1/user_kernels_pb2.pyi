@@ -123,12 +123,17 @@ class UserKernel(_message.Message):
     ENTRY_FIELD_NUMBER: _builtins.int
     PARAMS_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    TEMPLATE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Constants and functions, in the closed subset of Python that `docs/user_kernels.md` describes;
     never empty.
     """
     entry: _builtins.str
     """The function that is launched; never empty."""
+    template: _builtins.str
+    """The code generator's own code for some chips, which takes the place of the source where buffers
+    are aligned; empty for kernels of users.
+    """
     @_builtins.property
     def params(self) -> _containers.RepeatedCompositeFieldContainer[Global___UserParam]:
         """The function's parameters in order; at least one is a pointer."""
@@ -144,10 +149,11 @@ class UserKernel(_message.Message):
         entry: _builtins.str = ...,
         params: _abc.Iterable[Global___UserParam] | None = ...,
         options: _abc.Iterable[Global___UserOption] | None = ...,
+        template: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "options", b"options", "params", b"params", "source", b"source"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "options", b"options", "params", b"params", "source", b"source", "template", b"template"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

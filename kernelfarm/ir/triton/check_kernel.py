@@ -11,6 +11,7 @@ from kernelfarm.ir.triton.bounds import MAX_PARAMS
 from kernelfarm.ir.triton.check_source import SourceFunction, check_source
 from kernelfarm.ir.triton.literals import check_constant
 from kernelfarm.ir.triton.user_kernel import (
+    TEMPLATES,
     FixedParam,
     Pointer,
     UserKernel,
@@ -55,6 +56,7 @@ def check_user_kernel(kernel: UserKernel) -> None:
         function = check_source(kernel.source).function(kernel.entry)
         _check_params(kernel, function)
         _check_options(kernel)
+        _check_template(kernel)
     except UserKernelError as error:
         raise UserKernelError(f"user kernel {kernel.entry[:60]}: {error}") from error
 
@@ -90,6 +92,14 @@ def _check_param(param: UserParam, *, is_constexpr: bool) -> None:
         raise UserKernelError(f"{where} of {param.dtype.value}; expected one of {known}")
     if param.divisor not in _DIVISORS:
         raise UserKernelError(f"{where}: divisor {param.divisor}; expected one of {_DIVISORS}")
+
+
+def _check_template(kernel: UserKernel) -> None:
+    if kernel.template and kernel.template not in TEMPLATES:
+        raise UserKernelError(
+            f"template {kernel.template[:60]!r}; expected none or one of"
+            f" {', '.join(sorted(TEMPLATES))}"
+        )
 
 
 def check_value(value: Value, where: str, depth: int = 2) -> None:

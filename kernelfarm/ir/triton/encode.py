@@ -19,6 +19,7 @@ def encode_user_kernel(kernel: UserKernel) -> str:
         f"entry {_text(kernel.entry)}",
         *(_param(param) for param in kernel.params),
         *(f"option {_text(name)} {value}" for name, value in sorted(kernel.options)),
+        *([f"template {_text(kernel.template)}"] if kernel.template else []),
         f"source {_text(kernel.source)}",
     ]
     return "\n".join(lines)
@@ -35,6 +36,8 @@ def print_head(kernel: UserKernel) -> str:
     lines = [f"user kernel {kernel.name}, function {kernel.entry}"]
     lines.extend(_shown(param) for param in kernel.params)
     lines.extend(f"option {name} = {value}" for name, value in kernel.options)
+    if kernel.template:
+        lines.append(f"template {kernel.template}, where buffers are aligned")
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 Grammar:
 
-    UserKernel ::= name, source, entry, params: [UserParam], options: [(name, integer)]
+    UserKernel ::= name, source, entry, params: [UserParam], options: [(name, integer)], template
     UserParam  ::= Pointer(dtype) | Scalar(dtype, divisor) | Constant(value)
     value      ::= None | bool | int | float | str | DType | (value, ...)
 
@@ -12,6 +12,11 @@ The parameters are those of the function `entry`, in order. At a launch, pointer
 scalars are sizes, in the order of the parameters; a float is passed as the bits of an integer.
 Three more sizes behind the scalars are the grid. A configuration is what autotuning varies: values
 of some constants, and options.
+
+`template` is empty for kernels of users. A kernel of the farm's own may name a template there: code
+that a code generator has for some chips, and that computes the same as the source, by instructions
+which the language of the source does not have. It takes the place of the source where buffers are
+aligned.
 """
 
 from __future__ import annotations
@@ -25,6 +30,11 @@ Value = Union[None, bool, int, float, str, DType, tuple["Value", ...]]
 """The value of a constant parameter."""
 
 GRID_SIZES = 3
+
+FLASH_ATTENTION_TEMPLATE = "flash_attention"
+"""The template of attention with several queries; it has parameters of its kernel's names."""
+TEMPLATES = frozenset({FLASH_ATTENTION_TEMPLATE})
+"""The names of all templates."""
 
 USER_KERNEL_OP = "triton.kernel"
 """The operator of nodes that stand for kernels of users; see `node.py`."""
@@ -79,6 +89,7 @@ class UserKernel:
     entry: str
     params: tuple[UserParam, ...]
     options: tuple[tuple[str, int], ...] = ()
+    template: str = ""
 
     @property
     def pointers(self) -> tuple[Pointer, ...]:
@@ -94,6 +105,11 @@ class UserKernel:
     def launched(self) -> tuple[Pointer | Scalar, ...]:
         """The parameters that a launch passes, in order."""
         return tuple(param for param in self.params if not isinstance(param, FixedParam))
+
+    @property
+    def constants(self) -> dict[str, Value]:
+        """The values that are compiled into the kernel, by parameter."""
+        return {param.name: param.value for param in self.params if isinstance(param, FixedParam)}
 
     def configured(self, configuration: Configuration) -> UserKernel:
         """The kernel with a configuration's constants, and its options instead of its own."""

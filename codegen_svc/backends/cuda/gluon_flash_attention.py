@@ -1,0 +1,300 @@
+"""Flash attention for Hopper in Gluon, Triton's language of layouts: text, which nothing imports.
+
+`flash_attention.py` gives the constants below their values and compiles the text. A program has
+groups of four warps. One loads keys and values by tensor maps, block by block, into a ring in
+shared memory. The others compute 64 queries each. Their instructions multiply matrices in shared
+memory while the group goes on (Shah et al. 2024, "FlashAttention-3"): the softmax of one block is
+computed while the values of the block before it are multiplied.
+
+Blocks are taken from the last to the first, so that those with hidden keys come first. A program
+computes tiles of queries one after the other if there are more tiles than programs. Tiles of as
+many heads as fit the second-level cache come together, longest first. Every second round of tiles
+is reversed, so that programs with long tiles get short ones.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+BATCH = gl.constexpr(1)
+HEADS = gl.constexpr(1)
+SHARING = gl.constexpr(1)
+QUERIES = gl.constexpr(128)
+KEYS = gl.constexpr(128)
+WIDTH = gl.constexpr(64)
+SCALE = gl.constexpr(0.125)
+IS_CAUSAL = gl.constexpr(False)
+HAS_MASK = gl.constexpr(False)
+MASK_AT = gl.constexpr(0)
+MASK_BATCH = gl.constexpr(0)
+MASK_HEAD = gl.constexpr(0)
+MASK_ROW = gl.constexpr(0)
+# Groups of warps that compute, the keys of a block, and the blocks of the ring.
+GROUPS = gl.constexpr(2)
+BLOCK = gl.constexpr(128)
+STAGES = gl.constexpr(2)
+# Registers of a thread that computes; True if groups multiply by turns; heads that come together.
+REGISTERS = gl.constexpr(240)
+TAKES_TURNS = gl.constexpr(False)
+SPAN = gl.constexpr(1)
+
+LOG2_E = gl.constexpr(1.4426950408889634)
+ROWS = gl.constexpr(64)
+LOADING_REGISTERS = gl.constexpr(24)
+
+
+@gluon.jit
+def next_stage(stage, phase):
+    """The next block of the ring; barriers change their phase with each turn of it."""
+    stage += 1
+    phase = gl.where(stage == STAGES, phase ^ 1, phase)
+    stage = gl.where(stage == STAGES, 0, stage)
+    return stage, phase
+
+
+@gluon.jit
+def tile_count():
+    """The tiles of queries of all heads."""
+    return BATCH * HEADS * ((QUERIES + GROUPS * ROWS - 1) // (GROUPS * ROWS))
+
+
+@gluon.jit
+def tile_of(turn):
+    """Number, sequence, head, first query and number of key blocks of a program's tile."""
+    tiles: gl.constexpr = (QUERIES + GROUPS * ROWS - 1) // (GROUPS * ROWS)
+    own = gl.program_id(0)
+    own = gl.where(turn % 2 == 1, gl.num_programs(0) - 1 - own, own)
+    at = turn * gl.num_programs(0) + own
+    within = at % (tiles * SPAN)
+    tile = tiles - 1 - within // SPAN
+    head = at // (tiles * SPAN) * SPAN + within % SPAN
+    first = tile * (GROUPS * ROWS)
+    blocks = (KEYS + BLOCK - 1) // BLOCK
+    if IS_CAUSAL:
+        blocks = gl.minimum(blocks, gl.cdiv(first + GROUPS * ROWS, BLOCK))
+    return at, head // HEADS, head % HEADS, first, blocks
+
+
+@gluon.jit
+def load(query_map, key_map, value_map, memory, barriers):
+    """The loading warp: queries of each group, then blocks of keys and values, for each tile."""
+    queries, keys, values, _ = memory
+    query_full, query_free, key_full, key_free, value_full, value_free, _ = barriers
+    stage = 0
+    phase = 1
+    query_phase = 1
+    for turn in range(gl.cdiv(tile_count(), gl.num_programs(0))):
+        at, batch, head, first, blocks = tile_of(turn)
+        if at < tile_count():
+            for group in gl.static_range(GROUPS):
+                mbarrier.wait(query_free.index(group), query_phase)
+                mbarrier.expect(query_full.index(group), query_map.nbytes_per_cta)
+                tma.async_load(
+                    query_map,
+                    [batch, head, first + group * ROWS, 0],
+                    query_full.index(group),
+                    queries.index(group),
+                )
+            query_phase ^= 1
+            shared = head // SHARING
+            for block in range(blocks):
+                row = (blocks - 1 - block) * BLOCK
+                mbarrier.wait(key_free.index(stage), phase)
+                mbarrier.expect(key_full.index(stage), key_map.nbytes_per_cta)
+                tma.async_load(
+                    key_map, [batch, shared, row, 0], key_full.index(stage), keys.index(stage)
+                )
+                mbarrier.wait(value_free.index(stage), phase)
+                mbarrier.expect(value_full.index(stage), value_map.nbytes_per_cta)
+                tma.async_load(
+                    value_map, [batch, shared, row, 0], value_full.index(stage), values.index(stage)
+                )
+                stage, phase = next_stage(stage, phase)
+
+
+@gluon.jit
+def with_mask(scores, mask, batch, head, rows, columns):
+    """Scores times the scale, and the mask's numbers, in powers of two."""
+    base = mask + MASK_AT + batch.to(gl.int64) * MASK_BATCH + head.to(gl.int64) * MASK_HEAD
+    seen = columns < KEYS
+    if MASK_ROW == 0:
+        added = gl.load(base + columns, mask=seen, other=0.0).to(gl.float32)
+        scores = scores * (SCALE * LOG2_E) + (added * LOG2_E)[None, :]
+    else:
+        own = gl.minimum(rows, QUERIES - 1)
+        places = base + (own * MASK_ROW)[:, None] + columns[None, :]
+        added = gl.load(places, mask=seen[None, :], other=0.0).to(gl.float32)
+        scores = scores * (SCALE * LOG2_E) + added * LOG2_E
+    return scores
+
+
+@gluon.jit
+def without_later(scores, rows, columns):
+    """Scores of a causal mask: -inf for keys behind a query's own number."""
+    return gl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+
+
+@gluon.jit
+def finite(top):
+    """What weights are relative to; a query that saw no key yet has no largest score."""
+    if IS_CAUSAL or HAS_MASK:
+        top = gl.where(top == float("-inf"), 0.0, top)
+    return top
+
+
+@gluon.jit
+def compute(which: gl.constexpr, mask, out_map, memory, barriers):
+    """A computing group: 64 queries of each tile."""
+    queries, keys, values, results = memory
+    query_full, query_free, key_full, key_free, value_full, value_free, turns = barriers
+    score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
+    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    weight_layout: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
+    row_layout: gl.constexpr = gl.SliceLayout(1, sum_layout)
+    # Without a mask, scores are scaled within the exponent.
+    factor: gl.constexpr = 1.0 if HAS_MASK else SCALE * LOG2_E
+    # Blocks with keys behind a query's number, and one more if the last one is not full.
+    partial: gl.constexpr = (GROUPS * ROWS + BLOCK - 1) // BLOCK + (1 if KEYS % BLOCK != 0 else 0)
+    own = which * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
+    own_columns = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, score_layout))
+    zeros = gl.zeros([ROWS, BLOCK], gl.float32, layout=score_layout)
+    query = queries.index(which).reshape([ROWS, WIDTH])
+    key_stage = 0
+    key_phase = 0
+    value_stage = 0
+    value_phase = 0
+    query_phase = 0
+    turn_phase = 0
+    for turn in range(gl.cdiv(tile_count(), gl.num_programs(0))):
+        at, batch, head, first, blocks = tile_of(turn)
+        if at < tile_count():
+            rows = first + own
+            columns = (blocks - 1) * BLOCK + own_columns
+            found = gl.zeros([ROWS, WIDTH], gl.float32, layout=sum_layout)
+            mbarrier.wait(query_full.index(which), query_phase)
+            mbarrier.wait(key_full.index(key_stage), key_phase)
+            key = keys.index(key_stage).reshape([BLOCK, WIDTH]).permute((1, 0))
+            scores = warpgroup_mma(query, key, zeros, use_acc=False, is_async=True)
+            scores = warpgroup_mma_wait(0, deps=(scores,))
+            mbarrier.arrive(key_free.index(key_stage))
+            key_stage, key_phase = next_stage(key_stage, key_phase)
+            if HAS_MASK:
+                scores = with_mask(scores, mask, batch, head, rows, columns)
+            if KEYS % BLOCK != 0:
+                scores = gl.where((columns < KEYS)[None, :], scores, float("-inf"))
+            if IS_CAUSAL:
+                scores = without_later(scores, rows, columns)
+            top = gl.max(scores, 1)
+            weights = gl.exp2(scores * factor - (finite(top) * factor)[:, None])
+            total = gl.sum(weights, 1)
+            narrow = gl.convert_layout(weights.to(values.dtype), weight_layout)
+            for block in range(1, blocks):
+                mbarrier.wait(key_full.index(key_stage), key_phase)
+                if TAKES_TURNS:
+                    mbarrier.wait(turns.index(which), turn_phase)
+                key = keys.index(key_stage).reshape([BLOCK, WIDTH]).permute((1, 0))
+                scores = warpgroup_mma(query, key, zeros, use_acc=False, is_async=True)
+                mbarrier.wait(value_full.index(value_stage), value_phase)
+                value = values.index(value_stage).reshape([BLOCK, WIDTH])
+                found = warpgroup_mma(narrow, value, found, is_async=True)
+                if TAKES_TURNS:
+                    mbarrier.arrive(turns.index((which + 1) % GROUPS))
+                    turn_phase ^= 1
+                scores = warpgroup_mma_wait(1, deps=(scores,))
+                mbarrier.arrive(key_free.index(key_stage))
+                key_stage, key_phase = next_stage(key_stage, key_phase)
+                columns = (blocks - 1 - block) * BLOCK + own_columns
+                if HAS_MASK:
+                    scores = with_mask(scores, mask, batch, head, rows, columns)
+                if IS_CAUSAL and partial > 1:
+                    if block < partial:
+                        scores = without_later(scores, rows, columns)
+                higher = gl.maximum(top, gl.max(scores, 1))
+                base = finite(higher) * factor
+                weights = gl.exp2(scores * factor - base[:, None])
+                kept = gl.exp2(top * factor - base)
+                total = total * kept + gl.sum(weights, 1)
+                top = higher
+                found = warpgroup_mma_wait(0, deps=(found,))
+                mbarrier.arrive(value_free.index(value_stage))
+                value_stage, value_phase = next_stage(value_stage, value_phase)
+                found = found * gl.convert_layout(kept, row_layout)[:, None]
+                narrow = gl.convert_layout(weights.to(values.dtype), weight_layout)
+            mbarrier.arrive(query_free.index(which))
+            query_phase ^= 1
+            mbarrier.wait(value_full.index(value_stage), value_phase)
+            value = values.index(value_stage).reshape([BLOCK, WIDTH])
+            found = warpgroup_mma(narrow, value, found, is_async=True)
+            found = warpgroup_mma_wait(0, deps=(found,))
+            mbarrier.arrive(value_free.index(value_stage))
+            value_stage, value_phase = next_stage(value_stage, value_phase)
+            if HAS_MASK:
+                total = gl.where(total == 0.0, 1.0, total)
+            found = found * (1.0 / gl.convert_layout(total, row_layout))[:, None]
+            # The copy of the last tile's results has read them when this returns.
+            tma.store_wait(0)
+            gl.barrier()
+            results.index(which).reshape([ROWS, WIDTH]).store(found.to(values.dtype))
+            fence_async_shared()
+            gl.barrier()
+            # Rows behind the last query are not copied.
+            tma.async_store(out_map, [batch, head, first + which * ROWS, 0], results.index(which))
+    tma.store_wait(0)
+
+
+@gluon.jit
+def flash_attention(query, key, value, mask, out, query_map, key_map, value_map, out_map):
+    """The kernel; maps have axes (batch, heads, rows, width)."""
+    dtype: gl.constexpr = query_map.dtype
+    queries = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], query_map.layout)
+    keys = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], key_map.layout)
+    values = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], value_map.layout)
+    results = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], out_map.layout)
+    memory = (queries, keys, values, results)
+    query_full = mbarrier.allocate_mbarrier(batch=GROUPS)
+    query_free = mbarrier.allocate_mbarrier(batch=GROUPS)
+    turns = mbarrier.allocate_mbarrier(batch=GROUPS)
+    key_full = mbarrier.allocate_mbarrier(batch=STAGES)
+    key_free = mbarrier.allocate_mbarrier(batch=STAGES)
+    value_full = mbarrier.allocate_mbarrier(batch=STAGES)
+    value_free = mbarrier.allocate_mbarrier(batch=STAGES)
+    for group in gl.static_range(GROUPS):
+        mbarrier.init(query_full.index(group), count=1)
+        mbarrier.init(query_free.index(group), count=1)
+        mbarrier.init(turns.index(group), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(key_full.index(stage), count=1)
+        mbarrier.init(value_full.index(stage), count=1)
+        mbarrier.init(key_free.index(stage), count=GROUPS)
+        mbarrier.init(value_free.index(stage), count=GROUPS)
+    fence_async_shared()
+    if TAKES_TURNS:
+        mbarrier.arrive(turns.index(0))
+    barriers = (query_full, query_free, key_full, key_free, value_full, value_free, turns)
+    if GROUPS == 2:
+        gl.warp_specialize(
+            [
+                (compute, (0, mask, out_map, memory, barriers)),
+                (compute, (1, mask, out_map, memory, barriers)),
+                (load, (query_map, key_map, value_map, memory, barriers)),
+            ],
+            [4, 1],
+            [REGISTERS, LOADING_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (compute, (0, mask, out_map, memory, barriers)),
+                (compute, (1, mask, out_map, memory, barriers)),
+                (compute, (2, mask, out_map, memory, barriers)),
+                (load, (query_map, key_map, value_map, memory, barriers)),
+            ],
+            [4, 4, 1],
+            [REGISTERS, REGISTERS, LOADING_REGISTERS],
+        )

@@ -1,0 +1,194 @@
+"""The template of attention with several queries for each head, which keeps scores in registers.
+
+A program computes a tile of queries of one head. It reads the keys and values block by block, and
+keeps the largest score so far, the sum of weights and the weighted sum of values of each query in
+registers, so that scores never reach memory (Dao et al. 2022, "FlashAttention").
+
+The source here runs on every chip that has Triton. Where buffers are aligned and rows have no gaps
+that tensor maps cannot express, the code generator of the chip may have code of its own that
+computes the same (`UserKernel.template`).
+
+Shapes:
+    query: (b, g * h, q, d); key and value: (b, g, s, d)
+    mask, added to the scores: (b or 1, g * h or 1, q or 1, s)
+    out: (b, q, g * h, d), row-major
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
+from kernelfarm.ir.triton.user_kernel import (
+    FLASH_ATTENTION_TEMPLATE,
+    FixedParam,
+    Pointer,
+    Scalar,
+    UserKernel,
+    UserParam,
+    Value,
+)
+from optimizer_svc.analysis.strided_views import StridedView
+
+_ENTRY = "flash_attention"
+_AXES = ("batch", "head", "row", "column")
+_BLOCK_QUERIES = 64
+_BLOCK_KEYS = 64
+# CUDA Driver API, cuTensorMapEncodeTiled: addresses and steps are multiples of 16 bytes.
+_MAP_UNIT_BYTES = 16
+_NARROW_LIMIT = 1 << 31
+_SOURCE = """\
+LOG2_E = 1.4426950408889634
+
+
+def flash_attention(
+    query, key, value, mask, out,
+    query_at, query_batch, query_head, query_row, query_column,
+    key_at, key_batch, key_head, key_row, key_column,
+    value_at, value_batch, value_head, value_row, value_column,
+    mask_at, mask_batch, mask_head, mask_row, mask_column,
+    BATCH: tl.constexpr, HEADS: tl.constexpr, SHARING: tl.constexpr, QUERIES: tl.constexpr,
+    KEYS: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, IS_CAUSAL: tl.constexpr,
+    HAS_MASK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+):
+    tile = tl.cdiv(QUERIES, BLOCK_QUERIES) - 1 - tl.program_id(0) // (BATCH * HEADS)
+    batch = ((tl.program_id(0) // HEADS) % BATCH).to(tl.int64)
+    head = (tl.program_id(0) % HEADS).to(tl.int64)
+    group = head // SHARING
+    rows = tile * BLOCK_QUERIES + tl.arange(0, BLOCK_QUERIES)
+    own = rows < QUERIES
+    far_rows = rows.to(tl.int64)[:, None]
+    across = tl.arange(0, WIDTH)[None, :]
+    query_base = query + query_at + batch * query_batch + head * query_head
+    queries = tl.load(
+        query_base + far_rows * query_row + across * query_column, mask=own[:, None], other=0.0
+    )
+    key_base = key + key_at + batch * key_batch + group * key_head
+    value_base = value + value_at + batch * value_batch + group * value_head
+    top = tl.full([BLOCK_QUERIES], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_QUERIES], tl.float32)
+    found = tl.zeros([BLOCK_QUERIES, WIDTH], tl.float32)
+    end = KEYS
+    if IS_CAUSAL:
+        end = tl.minimum(KEYS, (tile + 1) * BLOCK_QUERIES)
+    for start in range(0, end, BLOCK_KEYS):
+        columns = start + tl.arange(0, BLOCK_KEYS)
+        seen = columns < KEYS
+        far_columns = columns.to(tl.int64)
+        block = tl.load(
+            key_base + (far_columns * key_row)[:, None] + across * key_column,
+            mask=seen[:, None], other=0.0,
+        )
+        scores = tl.dot(queries, tl.trans(block)) * (SCALE * LOG2_E)
+        if HAS_MASK:
+            added = tl.load(
+                mask + mask_at + batch * mask_batch + head * mask_head + far_rows * mask_row
+                + (far_columns * mask_column)[None, :],
+                mask=own[:, None] & seen[None, :], other=0.0,
+            )
+            scores += added.to(tl.float32) * LOG2_E
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        if IS_CAUSAL:
+            scores = tl.where(rows[:, None] >= columns[None, :], scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        base = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(top - base)
+        total = total * kept + tl.sum(weights, 1)
+        block = tl.load(
+            value_base + (far_columns * value_row)[:, None] + across * value_column,
+            mask=seen[:, None], other=0.0,
+        )
+        found = found * kept[:, None] + tl.dot(weights.to(block.dtype), block)
+        top = higher
+    found = found / tl.where(total == 0.0, 1.0, total)[:, None]
+    place = ((batch * QUERIES + far_rows) * HEADS + head) * WIDTH
+    tl.store(out + place + across, found.to(out.dtype.element_ty), mask=own[:, None])
+"""
+
+
+def flash_attention(
+    views: Sequence[StridedView], dtype: DType, scale: float, *, is_causal: bool
+) -> tuple[UserKernel, tuple[Expr, ...]]:
+    """The kernel for operands in memory, of constant extents, and the numbers of its launch.
+
+    `views` are query, key, value, and a mask if there is one, all of type `dtype`. Grids are the
+    last three numbers.
+    """
+    query, key, value = views[:3]
+    mask = views[3] if len(views) > 3 else None
+    batch, heads, queries, width = (extent.as_int() for extent in query.shape)
+    groups, keys = key.shape[1].as_int(), key.shape[2].as_int()
+    numbers = _steps("query", query) | _steps("key", key) | _steps("value", value)
+    numbers |= _steps("mask", mask)
+    constants: dict[str, Value] = {
+        "BATCH": batch,
+        "HEADS": heads,
+        "SHARING": heads // groups,
+        "QUERIES": queries,
+        "KEYS": keys,
+        "WIDTH": width,
+        "SCALE": scale,
+        "IS_CAUSAL": is_causal,
+        "HAS_MASK": mask is not None,
+        "BLOCK_QUERIES": _BLOCK_QUERIES,
+        "BLOCK_KEYS": _BLOCK_KEYS,
+    }
+    params: list[UserParam] = [
+        *(Pointer(name, dtype) for name in ("query", "key", "value")),
+        FixedParam("mask", None) if mask is None else Pointer("mask", dtype),
+        Pointer("out", dtype),
+    ]
+    params += [
+        FixedParam(name, number.constant) if number.is_constant else Scalar(name, DType.I64)
+        for name, number in numbers.items()
+    ]
+    params += [FixedParam(name, value) for name, value in constants.items()]
+    template = FLASH_ATTENTION_TEMPLATE if _takes_maps(views, numbers, dtype, scale) else ""
+    # By 4 warps, the places of a mask's numbers take more registers than there are.
+    options = (("num_stages", 2), ("num_warps", 4 if mask is None else 8))
+    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), options, template)
+    programs = -(-queries // _BLOCK_QUERIES) * batch * heads
+    sizes = tuple(number for number in numbers.values() if not number.is_constant)
+    return kernel, (*sizes, as_expr(programs), ONE, ONE)
+
+
+def _steps(name: str, view: StridedView | None) -> dict[str, Expr]:
+    """Where an operand begins, and its steps along its axes, which are 0 along an extent of 1."""
+    if view is None:
+        return {f"{name}_{part}": ZERO for part in ("at", *_AXES)}
+    axes = list(zip(view.shape, view.strides, strict=True))
+    axes = [(ONE, ZERO)] * (4 - len(axes)) + axes
+    steps = {
+        f"{name}_{axis}": ZERO if extent is ONE else stride
+        for axis, (extent, stride) in zip(_AXES, axes, strict=True)
+    }
+    return {f"{name}_at": view.offset} | steps
+
+
+def _takes_maps(
+    views: Sequence[StridedView], numbers: Mapping[str, Expr], dtype: DType, scale: float
+) -> bool:
+    """True if tensor maps can describe the operands, and rows of a mask are near each other.
+
+    Scores without a mask are scaled behind the search for the largest one, which needs a positive
+    scale.
+    """
+    if scale <= 0.0 or not all(number.is_constant for number in numbers.values()):
+        return False
+    unit = _MAP_UNIT_BYTES // dtype.itemsize_bytes
+    is_even = all(
+        number.constant % unit == 0
+        for name, number in numbers.items()
+        if not name.startswith("mask") and not name.endswith("column")
+    )
+    # A step of 0 along several elements would be a map whose boxes repeat them.
+    repeats = any(
+        extent is not ONE and stride is ZERO
+        for view in views[:3]
+        for extent, stride in zip(view.shape, view.strides, strict=True)
+    )
+    has_rows = all(view.strides[-1] is ONE for view in views)
+    reach = numbers["mask_row"].constant * views[0].shape[2].as_int()
+    return is_even and has_rows and not repeats and reach < _NARROW_LIMIT

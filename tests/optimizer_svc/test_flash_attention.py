@@ -1,0 +1,139 @@
+"""Attention of several queries by a template kernel, whose source an interpreter runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.ir.program_ir import ExternCall, Program
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.template_kernels import check_by_interpreter, constant, templates
+from tests.support.traced_graphs import traced_one
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+@dataclass(frozen=True)
+class Form:
+    """Queries (batch, heads, queries, width), keys and values (batch, groups, keys, width)."""
+
+    batch: int = 1
+    heads: int = 2
+    groups: int = 2
+    queries: int = 70
+    keys: int = 70
+    width: int = 64
+    mask: tuple[int, ...] | None = None
+    is_causal: bool = False
+    is_packed: bool = False
+    dtype: torch.dtype = torch.bfloat16
+
+    def operands(self) -> list[Tensor]:
+        """Query, key, value, and a mask of booleans; packed ones lie beside each other in memory.
+
+        A mask hides all keys from one query.
+        """
+        torch.manual_seed(0)
+        shapes = [(self.heads, self.queries), (self.groups, self.keys), (self.groups, self.keys)]
+        if self.is_packed:
+            packed = torch.randn(self.batch, self.keys, 3, self.heads, self.width)
+            found = list(packed.to(self.dtype).permute(2, 0, 3, 1, 4))
+        else:
+            found = [
+                torch.randn(self.batch, heads, length, self.width).to(self.dtype)
+                for heads, length in shapes
+            ]
+        if self.mask is not None:
+            mask = torch.rand(*self.mask, self.keys) < 0.7
+            mask[0, 0, 0] = False
+            found.append(mask)
+        return found
+
+    def attend(self, *operands: Tensor) -> Tensor:
+        query, key, value, *masks = operands
+        return functional.scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask=masks[0] if masks else None,
+            is_causal=self.is_causal,
+            enable_gqa=self.heads != self.groups,
+        )
+
+
+def program_of(form: Form, operands: Sequence[Tensor] | None = None) -> Program:
+    captured = traced_one(form.attend, *(operands or form.operands()))
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    program = optimize(lowered.graph, TARGET).program
+    verify_program(program)
+    return program
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form(),
+        Form(batch=2, heads=4, keys=130, is_causal=True, dtype=torch.float16),
+        Form(queries=130, is_causal=True),
+        Form(batch=2, mask=(2, 1, 1)),
+        Form(heads=4, mask=(1, 4, 70), queries=70, width=128),
+        Form(is_packed=True),
+    ],
+    ids=str,
+)
+def test_the_source_computes_attention(form: Form) -> None:
+    operands = form.operands()
+    program = check_by_interpreter(form.attend, operands, TARGET)
+    (kernel,) = templates(program)
+    assert kernel.template == "flash_attention"
+    assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
+
+
+def test_what_tensor_maps_cannot_describe_is_left_to_the_source() -> None:
+    form = Form()
+    query, key, value = form.operands()
+    odd = torch.randn(1, 2, 70, 65).to(form.dtype)[..., 1:]
+    spread = key[:, :1].expand(1, 2, 70, 64)
+    for operands in ([odd, key, value], [query, spread, value]):
+        (kernel,) = templates(program_of(form, operands))
+        assert not kernel.template
+    check_by_interpreter(form.attend, [odd, spread, value], TARGET)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (Form(queries=63), "of less than 64 queries"),
+        (Form(width=80), "of heads of other than 64 or 128 elements"),
+        (Form(dtype=torch.float32), "of f32, for which kernels were not timed"),
+    ],
+)
+def test_other_attention_is_the_frameworks(form: Form, reason: str) -> None:
+    captured = traced_one(form.attend, *form.operands())
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    found = optimize(lowered.graph, TARGET)
+    assert not templates(found.program)
+    assert f"attention: 1 by the framework: {reason}" in dict(found.stages)["report"]
+
+
+def test_the_report_names_the_template() -> None:
+    captured = traced_one(Form().attend, *Form().operands())
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    report = dict(optimize(lowered.graph, TARGET).stages)["report"]
+    assert re.search(r"template kernel flash_attention_\w+: 1 launches", report)
+    assert "attention: 1 of several queries by kernels" in report
+
+
+def test_programs_have_the_sizes_of_the_operands() -> None:
+    (kernel,) = templates(program_of(Form(batch=3, heads=6, groups=2, queries=100, keys=90)))
+    names = ("BATCH", "HEADS", "SHARING", "QUERIES", "KEYS", "WIDTH")
+    assert [constant(kernel, name) for name in names] == [3, 6, 3, 100, 90, 64]
