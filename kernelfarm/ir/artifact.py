@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Union
 
 from kernelfarm.dtypes import DType
+from kernelfarm.errors import MalformedMessageError
 from kernelfarm.ir.algebra.expr import Expr
+
+# CUDA Driver API, cuTensorMapEncodeTiled; a kernel's arguments have extents of 32 bits.
+_MAP_STEP_BYTES = 16
+_MAX_MAP_EXTENT = (1 << 31) - 1
+
+Number = Union[int, Expr]
+"""A number that is known, or that follows from the sizes of a launch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +67,18 @@ class TensorMapFacts:
 
     `buffer` is the buffer's number among the kernel's. Axes are outermost first; the innermost one,
     whose elements are neighbours, has no stride. The matrix begins `offset_bytes` behind the
-    buffer's address.
+    buffer's address. Numbers that vary are expressions over the kernel's size symbols.
 
     Units: `extents` and `box` in elements.
     """
 
     buffer: int
     dtype: DType
-    extents: tuple[int, ...]
-    strides_bytes: tuple[int, ...]
+    extents: tuple[Number, ...]
+    strides_bytes: tuple[Number, ...]
     box: tuple[int, ...]
     swizzle_bytes: int
-    offset_bytes: int = 0
+    offset_bytes: Number = 0
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the binary's arguments for the map: it, its extents and its strides."""
@@ -77,6 +86,44 @@ class TensorMapFacts:
         # Its own word, which clients that know no offsets refuse.
         word = OFFSET_TENSOR_MAP if self.offset_bytes else TENSOR_MAP
         return (word, *(MAP_EXTENT,) * rank, *(MAP_STRIDE,) * rank)
+
+    def varies(self) -> bool:
+        """True if extents, strides or the offset follow from sizes of a launch."""
+        numbers = (*self.extents, *self.strides_bytes, self.offset_bytes)
+        return not all(isinstance(number, int) for number in numbers)
+
+    def at(self, sizes: Mapping[str, int]) -> BoundTensorMap:
+        """The map for values of the size symbols.
+
+        Raises:
+            MalformedMessageError: an extent, a stride or the offset is none that the driver takes.
+        """
+
+        def values(numbers: Sequence[Number]) -> tuple[int, ...]:
+            return tuple(n if isinstance(n, int) else n.evaluate(sizes) for n in numbers)
+
+        extents, steps = values(self.extents), values((*self.strides_bytes, self.offset_bytes))
+        if not all(0 < extent <= _MAX_MAP_EXTENT for extent in extents):
+            raise MalformedMessageError(
+                f"tensor map of buffer {self.buffer}: extents {extents}; expected 1 to"
+                f" {_MAX_MAP_EXTENT} along each axis"
+            )
+        if any(step < 0 or step % _MAP_STEP_BYTES for step in steps):
+            raise MalformedMessageError(
+                f"tensor map of buffer {self.buffer}: strides {steps[:-1]}, offset {steps[-1]};"
+                f" expected multiples of {_MAP_STEP_BYTES} bytes"
+            )
+        return BoundTensorMap(self, extents, steps[:-1], steps[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTensorMap:
+    """A tensor map with the numbers of one launch, in the units of its facts."""
+
+    facts: TensorMapFacts
+    extents: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    offset_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

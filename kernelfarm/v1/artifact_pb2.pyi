@@ -368,6 +368,9 @@ class TensorMap(_message.Message):
     BOX_FIELD_NUMBER: _builtins.int
     SWIZZLE_BYTES_FIELD_NUMBER: _builtins.int
     OFFSET_BYTES_FIELD_NUMBER: _builtins.int
+    VARYING_EXTENTS_FIELD_NUMBER: _builtins.int
+    VARYING_STRIDES_BYTES_FIELD_NUMBER: _builtins.int
+    VARYING_OFFSET_BYTES_FIELD_NUMBER: _builtins.int
     buffer: _builtins.int
     """The buffer's number among the arguments that are buffers."""
     dtype: _graph_pb2.Dtype.ValueType
@@ -390,6 +393,18 @@ class TensorMap(_message.Message):
     def box(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The extents of a box: 1 to 256 elements along each axis."""
 
+    @_builtins.property
+    def varying_extents(self) -> _containers.RepeatedCompositeFieldContainer[_graph_pb2.Expr]:
+        """If some of these numbers vary, all are here instead, over the kernel's size symbols."""
+
+    @_builtins.property
+    def varying_strides_bytes(self) -> _containers.RepeatedCompositeFieldContainer[_graph_pb2.Expr]:
+        """Like `strides_bytes`."""
+
+    @_builtins.property
+    def varying_offset_bytes(self) -> _graph_pb2.Expr:
+        """Like `offset_bytes`."""
+
     def __init__(
         self,
         *,
@@ -400,10 +415,13 @@ class TensorMap(_message.Message):
         box: _abc.Iterable[_builtins.int] | None = ...,
         swizzle_bytes: _builtins.int = ...,
         offset_bytes: _builtins.int = ...,
+        varying_extents: _abc.Iterable[_graph_pb2.Expr] | None = ...,
+        varying_strides_bytes: _abc.Iterable[_graph_pb2.Expr] | None = ...,
+        varying_offset_bytes: _graph_pb2.Expr | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["varying_offset_bytes", b"varying_offset_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "offset_bytes", b"offset_bytes", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "offset_bytes", b"offset_bytes", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes", "varying_extents", b"varying_extents", "varying_offset_bytes", b"varying_offset_bytes", "varying_strides_bytes", b"varying_strides_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.artifact import (
     MAP_EXTENT,
     MAP_STRIDE,
@@ -12,11 +15,13 @@ from kernelfarm.ir.artifact import (
     GuardOp,
     GuardSubject,
     LaunchFacts,
+    Number,
     TensorMapFacts,
 )
 from kernelfarm.v1 import artifact_pb2 as pb
+from kernelfarm.v1 import graph_pb2
 from kernelfarm.wire.dtype import dtype_from_proto, dtype_to_proto
-from kernelfarm.wire.expr import exprs_from_proto, exprs_to_proto
+from kernelfarm.wire.expr import expr_to_proto, exprs_from_proto, exprs_to_proto
 
 _OPS = {
     GuardOp.EQ: pb.GUARD_OP_EQ,
@@ -31,8 +36,8 @@ _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
 # The grammar's other subjects are for guards of cache entries; a launch does not know them.
 _LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
 _MAP_WORDS = frozenset((TENSOR_MAP, OFFSET_TENSOR_MAP, MAP_EXTENT, MAP_STRIDE))
-# CUDA Driver API, cuTensorMapEncodeTiled; a kernel's arguments have extents of 32 bits.
-_MAX_RANK, _MAX_EXTENT, _MAX_BOX, _SWIZZLES = 5, (1 << 31) - 1, 256, (0, 32, 64, 128)
+# CUDA Driver API, cuTensorMapEncodeTiled.
+_MAX_RANK, _MAX_BOX, _SWIZZLES = 5, 256, (0, 32, 64, 128)
 
 
 def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
@@ -55,45 +60,53 @@ def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
 
 
 def _map_to_proto(made: TensorMapFacts) -> pb.TensorMap:
-    return pb.TensorMap(
+    message = pb.TensorMap(
         buffer=made.buffer,
         dtype=dtype_to_proto(made.dtype),
-        extents=made.extents,
-        strides_bytes=made.strides_bytes,
         box=made.box,
         swizzle_bytes=made.swizzle_bytes,
-        offset_bytes=made.offset_bytes,
     )
+    if not made.varies():
+        bound = made.at({})
+        message.extents.extend(bound.extents)
+        message.strides_bytes.extend(bound.strides_bytes)
+        message.offset_bytes = bound.offset_bytes
+        return message
+    message.varying_extents.extend(exprs_to_proto(map(as_expr, made.extents)))
+    message.varying_strides_bytes.extend(exprs_to_proto(map(as_expr, made.strides_bytes)))
+    message.varying_offset_bytes.CopyFrom(expr_to_proto(as_expr(made.offset_bytes)))
+    return message
 
 
 def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMapFacts:
     where = f"launch facts, tensor map {index}"
-    made = TensorMapFacts(
-        message.buffer,
-        dtype_from_proto(message.dtype, where),
-        tuple(message.extents),
-        tuple(message.strides_bytes),
-        tuple(message.box),
-        message.swizzle_bytes,
-        message.offset_bytes,
-    )
-    rank = len(made.extents)
-    has_ranks = (len(made.strides_bytes), len(made.box)) == (rank - 1, rank)
-    has_sizes = all(0 < e <= _MAX_EXTENT for e in made.extents) and all(
-        0 < side <= _MAX_BOX for side in made.box
-    )
-    if made.buffer >= buffers or not 0 < rank <= _MAX_RANK or not has_ranks or not has_sizes:
+    extents: tuple[Number, ...] = tuple(message.extents)
+    strides: tuple[Number, ...] = tuple(message.strides_bytes)
+    offset: Number = message.offset_bytes
+    if message.varying_extents:
+        extents = _numbers(message.varying_extents, where)
+        strides = _numbers(message.varying_strides_bytes, where)
+        (offset,) = _numbers([message.varying_offset_bytes], where)
+    dtype, box = dtype_from_proto(message.dtype, where), tuple(message.box)
+    swizzle = message.swizzle_bytes
+    made = TensorMapFacts(message.buffer, dtype, extents, strides, box, swizzle, offset)
+    rank = len(extents)
+    has_ranks = (len(strides), len(box)) == (rank - 1, rank)
+    has_box = all(0 < side <= _MAX_BOX for side in box) and swizzle in _SWIZZLES
+    if made.buffer >= buffers or not 0 < rank <= _MAX_RANK or not has_ranks or not has_box:
         raise MalformedMessageError(
-            f"{where}: {made}; expected a buffer below {buffers}, 1 to {_MAX_RANK} extents of 1 to"
-            f" {_MAX_EXTENT}, a stride less, and a box of 1 to {_MAX_BOX} along each axis"
+            f"{where}: {made}; expected a buffer below {buffers}, 1 to {_MAX_RANK} extents, a"
+            f" stride less, a box of 1 to {_MAX_BOX} along each axis, and a swizzle of one of"
+            f" {_SWIZZLES}"
         )
-    steps = (*made.strides_bytes, made.offset_bytes)
-    if made.swizzle_bytes not in _SWIZZLES or any(step % 16 for step in steps):
-        raise MalformedMessageError(
-            f"{where}: strides {made.strides_bytes}, offset {made.offset_bytes}, swizzle"
-            f" {made.swizzle_bytes}; expected multiples of 16 bytes, and one of {_SWIZZLES}"
-        )
+    if not made.varies():
+        made.at({})
     return made
+
+
+def _numbers(messages: Iterable[graph_pb2.Expr], where: str) -> tuple[Number, ...]:
+    found = exprs_from_proto(messages, where)
+    return tuple(expr.constant if expr.is_constant else expr for expr in found)
 
 
 def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:

@@ -88,9 +88,7 @@ def build_flash_attention(build: TemplateBuild) -> BuiltKernel:
         tensor_maps=maps,
         extras=(("form", "template"), ("groups", str(form.groups))),
     )
-    notes = ()
-    if usage.spills:
-        notes = (f"{usage.spills} bytes of registers per thread are spilled",)
+    spilled = f"{usage.spills} bytes of registers per thread are spilled"
     return BuiltKernel(
         binary_stage=build.toolchain.binary_stage,
         stages=(
@@ -100,7 +98,7 @@ def build_flash_attention(build: TemplateBuild) -> BuiltKernel:
         ),
         launch=launch,
         guard=aligned_guard(kernel),
-        notes=notes,
+        notes=(spilled,) if usage.spills else (),
     )
 
 

@@ -19,8 +19,8 @@ from kernelfarm.ir.artifact import (
     MAP_STRIDE,
     OFFSET_TENSOR_MAP,
     TENSOR_MAP,
+    BoundTensorMap,
     LaunchFacts,
-    TensorMapFacts,
 )
 from kernelfarm.targets import all_targets
 
@@ -187,9 +187,15 @@ class _Arguments:
     def __init__(
         self, facts: LaunchFacts, sizes: tuple[int, ...], encoder: MapEncoder | None = None
     ) -> None:
-        """`encoder` makes the tensor maps, if there are some."""
+        """`encoder` makes the tensor maps, if there are some.
+
+        Raises:
+            MalformedMessageError: the sizes give a map that the driver does not take.
+        """
         self._encoder = encoder
-        self._words, self._maps = facts.arguments, facts.tensor_maps
+        self._words = facts.arguments
+        names = {f"s{number}": value for number, value in enumerate(sizes)}
+        self._maps = [made.at(names) for made in facts.tensor_maps]
         self._sizes = (ctypes.c_int64 * max(len(sizes), 1))(*sizes)
         self._null = ctypes.c_void_p(None)
 
@@ -222,9 +228,9 @@ class _Arguments:
         pointers.owner = (self, maps, numbers)  # type: ignore[attr-defined]
         return pointers, maps
 
-    def _map(self, table: int, made: TensorMapFacts) -> BufferMap:
+    def _map(self, table: int, made: BoundTensorMap) -> BufferMap:
         assert self._encoder is not None  # only launches with an encoder have maps
-        return BufferMap(made, table + made.buffer * _POINTER_BYTES, self._encoder)
+        return BufferMap(made, table + made.facts.buffer * _POINTER_BYTES, self._encoder)
 
 
 @lru_cache(maxsize=1)

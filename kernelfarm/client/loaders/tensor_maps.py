@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
-from kernelfarm.ir.artifact import TensorMapFacts
+from kernelfarm.ir.artifact import BoundTensorMap
 
 MAP_BYTES = 128
 _MAP_ALIGNMENT = 64
@@ -37,34 +37,35 @@ class MapEncoder:
     def __init__(self, encode: Callable[..., int], version: int) -> None:
         self._encode, self._version = encode, version
 
-    def made(self, facts: TensorMapFacts, address: int) -> tuple[int, bytes]:
+    def made(self, matrix: BoundTensorMap, address: int) -> tuple[int, bytes]:
         """The driver's status, and the map of a matrix in a buffer at an address.
 
         Raises:
             MalformedMessageError: maps have no such element type.
         """
-        if facts.dtype not in _TYPES:
+        if matrix.facts.dtype not in _TYPES:
+            known = ", ".join(t.value for t in _TYPES)
             raise MalformedMessageError(
-                f"tensor map of {facts.dtype.value}; expected {', '.join(t.value for t in _TYPES)}"
+                f"tensor map of {matrix.facts.dtype.value}; expected {known}"
             )
-        rank = len(facts.extents)
+        rank = len(matrix.extents)
         memory = (ctypes.c_uint64 * (2 * MAP_BYTES // 8))()
         start = -ctypes.addressof(memory) % _MAP_ALIGNMENT
         status = self._encode(
             ctypes.c_void_p(ctypes.addressof(memory) + start),
-            ctypes.c_int(_TYPES[facts.dtype]),
+            ctypes.c_int(_TYPES[matrix.facts.dtype]),
             ctypes.c_uint32(rank),
-            ctypes.c_void_p(address + facts.offset_bytes),
-            _innermost_first(ctypes.c_uint64, facts.extents),
-            _innermost_first(ctypes.c_uint64, facts.strides_bytes),
-            _innermost_first(ctypes.c_uint32, facts.box),
+            ctypes.c_void_p(address + matrix.offset_bytes),
+            _innermost_first(ctypes.c_uint64, matrix.extents),
+            _innermost_first(ctypes.c_uint64, matrix.strides_bytes),
+            _innermost_first(ctypes.c_uint32, matrix.facts.box),
             (ctypes.c_uint32 * rank)(*(1,) * rank),
             ctypes.c_int(_NOT_INTERLEAVED),
-            ctypes.c_int(_SWIZZLES[facts.swizzle_bytes]),
+            ctypes.c_int(_SWIZZLES[matrix.facts.swizzle_bytes]),
             ctypes.c_int(_PROMOTED_TO_128_BYTES),
             ctypes.c_int(_FILLED_WITH_ZEROS),
         )
-        if self._version <= _LAST_DRIVER_WITH_BIT and _size_bytes(facts) < _SMALL_BYTES:
+        if self._version <= _LAST_DRIVER_WITH_BIT and _size_bytes(matrix) < _SMALL_BYTES:
             memory[start // 8 + 1] &= ~_BIT
         return status, bytes(memory)[start : start + MAP_BYTES]
 
@@ -73,11 +74,11 @@ def _innermost_first(kind: Any, values: tuple[int, ...]) -> Any:
     return (kind * max(1, len(values)))(*reversed(values))
 
 
-def _size_bytes(facts: TensorMapFacts) -> int:
+def _size_bytes(matrix: BoundTensorMap) -> int:
     """The bytes from a matrix's first to its last element."""
-    strides = (*facts.strides_bytes, facts.dtype.itemsize_bytes)
-    steps = ((e - 1) * stride for e, stride in zip(facts.extents, strides, strict=True))
-    return sum(steps) + facts.dtype.itemsize_bytes
+    strides = (*matrix.strides_bytes, matrix.facts.dtype.itemsize_bytes)
+    steps = ((e - 1) * stride for e, stride in zip(matrix.extents, strides, strict=True))
+    return sum(steps) + matrix.facts.dtype.itemsize_bytes
 
 
 class BufferMap:
@@ -86,10 +87,10 @@ class BufferMap:
     `memory` is the address of the map, and `address` that of the matrix for which it was made.
     """
 
-    def __init__(self, facts: TensorMapFacts, place: int, encoder: MapEncoder) -> None:
+    def __init__(self, matrix: BoundTensorMap, place: int, encoder: MapEncoder) -> None:
         self.place = ctypes.c_uint64.from_address(place)
         self.address = 0
-        self._facts, self._encoder = facts, encoder
+        self._matrix, self._encoder = matrix, encoder
         self._known: dict[int, bytes] = {}
         self._owner = (ctypes.c_char * (MAP_BYTES + _MAP_ALIGNMENT))()
         self.memory = -(-ctypes.addressof(self._owner) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
@@ -99,7 +100,7 @@ class BufferMap:
         address = self.place.value
         found = self._known.get(address)
         if found is None:
-            status, found = self._encoder.made(self._facts, address)
+            status, found = self._encoder.made(self._matrix, address)
             if status:
                 return status
             if len(self._known) == _MOST_KNOWN:
@@ -111,7 +112,7 @@ class BufferMap:
 
     def numbers(self) -> list[Any]:
         """The arguments behind the map: 32-bit extents, then 64-bit strides in elements."""
-        size = self._facts.dtype.itemsize_bytes
-        strides = (*(stride // size for stride in self._facts.strides_bytes), 1)
-        extents = [ctypes.c_int32(extent) for extent in self._facts.extents]
+        size = self._matrix.facts.dtype.itemsize_bytes
+        strides = (*(stride // size for stride in self._matrix.strides_bytes), 1)
+        extents = [ctypes.c_int32(extent) for extent in self._matrix.extents]
         return [*extents, *(ctypes.c_int64(stride) for stride in strides)]

@@ -28,6 +28,13 @@ from kernelfarm.wire import (
     launch_facts_from_proto,
 )
 
+MAPS = (
+    TensorMapFacts(0, DType.BF16, (512, 64), (128,), (128, 64), 128),
+    TensorMapFacts(
+        *(0, DType.F16, (symbol("s0"), 64), (32 * symbol("s0"),), (128, 64), 64),
+        offset_bytes=16 * symbol("s0"),
+    ),
+)
 BUILT = BuiltKernel(
     binary_stage="cubin",
     stages=(StageText("ttir", b"module {}", True), StageText("cubin", b"\x7fELF", False)),
@@ -42,9 +49,9 @@ BUILT = BuiltKernel(
         xblock_elems=4,
         rblock_elems=128,
         local_bytes=2**40,
-        arguments=("buffer", "size", "tensor_map", *(("map_extent",) * 2), *(("map_stride",) * 2)),
+        arguments=("buffer", "size", *MAPS[0].arguments(), *MAPS[1].arguments()),
         extras=(("a", "1"), ("b", "2")),
-        tensor_maps=(TensorMapFacts(0, DType.BF16, (512, 64), (128,), (128, 64), 128),),
+        tensor_maps=MAPS,
     ),
     guard=tuple(
         GuardAtom(subject, name, op, 16)
@@ -93,10 +100,12 @@ def test_a_damaged_content_is_refused() -> None:
         (lambda a: setattr(a.launch, "symbol", ""), "symbol ''"),
         (lambda a: setattr(a.launch.tensor_maps[0], "buffer", 1), "expected a buffer below 1"),
         (lambda a: a.launch.tensor_maps[0].extents.append(2), "a stride less"),
-        (lambda a: a.launch.tensor_maps[0].box.pop(), "and a box of 1 to 256 along each axis"),
-        (lambda a: setattr(a.launch.tensor_maps[0], "swizzle_bytes", 48), "swizzle 48; expected"),
+        (lambda a: a.launch.tensor_maps[0].box.pop(), "a box of 1 to 256 along each axis"),
+        (lambda a: setattr(a.launch.tensor_maps[0], "swizzle_bytes", 48), "swizzle_bytes=48"),
+        (lambda a: setattr(a.launch.tensor_maps[0], "offset_bytes", 8), "offset 8; expected"),
+        (lambda a: a.launch.tensor_maps[1].varying_strides_bytes.pop(), "a stride less"),
         (lambda a: a.launch.arguments.pop(), "expected each with its extents and strides"),
-        (lambda a: a.launch.tensor_maps.pop(), "for 0 tensor maps"),
+        (lambda a: a.launch.tensor_maps.pop(), "for 1 tensor maps"),
     ],
 )
 def test_an_unusable_artifact_is_refused(

@@ -11,6 +11,7 @@ from kernelfarm.client.loaders.cuda import _Arguments, _following, best_target
 from kernelfarm.client.loaders.tensor_maps import BufferMap, MapEncoder
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.artifact import LaunchFacts, TensorMapFacts
 
 
@@ -54,7 +55,7 @@ def bound(driver: Driver, version: int = 13020) -> tuple[ctypes.Array[ctypes.c_u
     """A pointer table with two buffers, and the map of the second one."""
     table = (ctypes.c_uint64 * 2)(0x1000, 0x2000)
     encoder = MapEncoder(driver.encode, version)
-    return table, BufferMap(MAP, ctypes.addressof(table) + 8, encoder)
+    return table, BufferMap(MAP.at({}), ctypes.addressof(table) + 8, encoder)
 
 
 def words(made: BufferMap) -> list[int]:
@@ -98,6 +99,26 @@ def test_a_map_follows_its_buffer_s_address_and_is_made_once_for_each() -> None:
     assert len(made._known) <= 16
 
 
+def test_a_map_may_begin_within_its_buffer_and_vary_with_the_sizes_of_a_launch() -> None:
+    driver = Driver()
+    rows = symbol("s1")
+    made = replace(MAP, extents=(rows, 64), strides_bytes=(2 * 64 * symbol("s0"),))
+    made = replace(made, offset_bytes=32 * rows)
+    facts = LaunchFacts("f", arguments=("buffer", "buffer", *made.arguments()), tensor_maps=(made,))
+    table = (ctypes.c_uint64 * 2)(0x1000, 0x2000)
+    encoder = MapEncoder(driver.encode, 13020)
+    passed, (bound_map,) = _Arguments(facts, (3, 10), encoder).of_table(ctypes.addressof(table))
+    assert bound_map.follow() == 0
+    assert driver.calls[0][2:5] == [0x2000 + 320, [64, 10], [384]]
+    assert [ctypes.c_int32.from_address(at).value for at in passed[3:5]] == [10, 64]
+    assert ctypes.c_int64.from_address(passed[5]).value == 192
+    with pytest.raises(MalformedMessageError, match=r"extents \(0, 64\); expected 1 to"):
+        _Arguments(facts, (3, 0), encoder)
+    odd = replace(facts, tensor_maps=(replace(made, offset_bytes=rows),))
+    with pytest.raises(MalformedMessageError, match="offset 10; expected multiples of 16 bytes"):
+        _Arguments(odd, (3, 10), encoder)
+
+
 def test_a_map_that_the_driver_refuses_is_not_launched() -> None:
     driver = Driver()
     driver.status = 1
@@ -122,14 +143,14 @@ def test_a_map_that_the_driver_refuses_is_not_launched() -> None:
 )
 def test_older_drivers_need_a_bit_cleared_in_maps_of_small_matrices(version, extents, is_cleared):
     facts = replace(MAP, extents=extents)
-    status, made = MapEncoder(Driver().encode, version).made(facts, 0x2000)
+    status, made = MapEncoder(Driver().encode, version).made(facts.at({}), 0x2000)
     second = int.from_bytes(made[8:16], "little")
     assert (status, second & 1 << 21) == (0, 0 if is_cleared else 1 << 21)
 
 
 def test_a_map_of_a_type_that_the_driver_lacks_is_refused() -> None:
     with pytest.raises(MalformedMessageError, match="tensor map of bool; expected f16, bf16"):
-        MapEncoder(Driver().encode, 13020).made(replace(MAP, dtype=DType.BOOL), 0)
+        MapEncoder(Driver().encode, 13020).made(replace(MAP, dtype=DType.BOOL).at({}), 0)
 
 
 def test_an_unknown_argument_is_refused():
