@@ -6,8 +6,9 @@ GPU each is a replay of a CUDA graph in which copies of keys and values take tur
 come from memory.
 
 Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...]
-       python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several]
+       python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several] [--varying]
        python -m benchmarks.attention run FOLDER [--types T ...] [--no-inductor] [--several]
+           [--varying]
 """
 
 from __future__ import annotations
@@ -162,6 +163,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--types", nargs="*")
     parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--varying", action="store_true", help="numbers of rows vary")
     parser.add_argument("--several", action="store_true", help="only those of several queries")
     return parser.parse_args()
 
@@ -170,13 +172,24 @@ def _types(options: argparse.Namespace, usual: tuple[str, ...]) -> list[torch.dt
     return [getattr(torch, name) for name in options.types or usual]
 
 
+def _marked(operands: tuple[Tensor, ...], options: argparse.Namespace) -> tuple[Tensor, ...]:
+    """The operands; the numbers of sequences, queries and keys vary if the options say so."""
+    if options.varying:
+        for operand in operands:
+            for axis in (0, 2, 3):
+                is_length = axis != 3 or (operand is operands[-1] and len(operands) == 4)
+                if operand.shape[axis] > 1 and is_length:
+                    torch._dynamo.mark_dynamic(operand, axis)
+    return operands
+
+
 def _gpu_cases(options: argparse.Namespace) -> list[Case]:
     return [case for case in GPU_CASES if case.queries > 1 or not options.several]
 
 
 def _compiled(case: Case, backend: Any, options: Any = None) -> Layer:
     torch._dynamo.reset()
-    compiled: Layer = torch.compile(case.attend, backend=backend, dynamic=False, options=options)
+    compiled: Layer = torch.compile(case.attend, backend=backend, options=options)
     return compiled
 
 
@@ -232,7 +245,8 @@ def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     for dtype in _types(options, ("bfloat16",)):
         for case in _gpu_cases(options):
             found: list[CapturedGraph] = []
-            _compiled(case, recording(found, runs=False))(*case.operands(dtype, "cpu"))
+            operands = _marked(case.operands(dtype, "cpu"), options)
+            _compiled(case, recording(found, runs=False))(*operands)
             yield f"{dtype} {case}", [captured.graph for captured in found]
 
 
@@ -245,7 +259,7 @@ def _run(options: argparse.Namespace) -> int:
         for dtype in _types(options, ("bfloat16",)):
             for case in _gpu_cases(options):
                 try:
-                    print(_line(case, dtype, with_inductor=not options.no_inductor), flush=True)
+                    print(_line(case, dtype, options), flush=True)
                 except Exception as error:  # a case that fails is one row of the table
                     failures += 1
                     text = "".join(traceback.format_exception_only(error)).strip()
@@ -253,16 +267,17 @@ def _run(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _line(case: Case, dtype: torch.dtype, *, with_inductor: bool) -> str:
+def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
     torch.manual_seed(0)
     copies = [case.operands(dtype, "cuda")]
     size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in copies[0])
     count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
     copies += [case.operands(dtype, "cuda") for _ in range(count - 1)]
+    copies = [_marked(operands, options) for operands in copies]
     ours = _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0})
     layers = {"eager": case.attend, "ours": ours}
     layers["ours"](*copies[0])
-    if with_inductor:
+    if not options.no_inductor:
         layers["inductor"] = _compiled(case, "inductor")
         layers["inductor"](*copies[0])
     errors = _errors(case, {arm: layers[arm] for arm in ("ours", "eager")}, copies[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +27,11 @@ from codegen_svc.emitters.triton.tiling import (
 from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.artifact import (
     BuiltKernel,
     LaunchFacts,
+    Number,
     StageText,
     TensorMapFacts,
 )
@@ -370,9 +372,9 @@ def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...
 
 
 def tensor_map(
-    place: tuple[int, DType, int],
-    extents: tuple[int, ...],
-    strides_bytes: tuple[int, ...],
+    place: tuple[int, DType, Number],
+    extents: Sequence[Number],
+    strides_bytes: Sequence[Number],
     copied: Mapping[str, Any],
 ) -> TensorMapFacts:
     """A tensor map of a launch: a matrix in a buffer, and how Triton wants it copied.
@@ -382,7 +384,13 @@ def tensor_map(
     number, dtype, offset_bytes = place
     swizzle = _SWIZZLE_BYTES[copied["swizzle"]]
     box = tuple(int(side) for side in copied["block_size"])
-    return TensorMapFacts(number, dtype, extents, strides_bytes, box, swizzle, offset_bytes)
+    sizes, steps = tuple(map(_known, extents)), tuple(map(_known, strides_bytes))
+    return TensorMapFacts(number, dtype, sizes, steps, box, swizzle, _known(offset_bytes))
+
+
+def _known(number: Number) -> Number:
+    """The number as an integer, if it does not vary."""
+    return number.constant if isinstance(number, Expr) and number.is_constant else number
 
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:

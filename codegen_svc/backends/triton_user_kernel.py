@@ -123,15 +123,19 @@ def _variants_of(
 
 def _variants(kernel: UserKernel, uses_pointer_range: bool) -> tuple[_Variant, ...]:
     fixed = {scalar.name: (DIVISIBLE,) for scalar in kernel.scalars if scalar.divisor > 1}
-    aligned: dict[str, tuple[tuple[str, int], ...]] = dict(fixed)
+    aligned = fixed | aligned_pointers(kernel)
     guard = [*aligned_guard(kernel)]
     for number, pointer in enumerate(kernel.pointers):
-        aligned[pointer.name] = (DIVISIBLE,)
         if uses_pointer_range:
             aligned[pointer.name] += (_SMALL_BUFFER,)
             limit = _BUFFER_LIMIT_BYTES // pointer.dtype.itemsize_bytes
             guard.append(_atom(GuardSubject.PARAM_EXTENT, number, GuardOp.LT, limit))
     return _Variant(aligned, tuple(guard)), _Variant(fixed, ())
+
+
+def aligned_pointers(kernel: UserKernel) -> dict[str, tuple[tuple[str, int], ...]]:
+    """The assumption that all buffers are aligned, by parameter."""
+    return {pointer.name: (DIVISIBLE,) for pointer in kernel.pointers}
 
 
 def aligned_guard(kernel: UserKernel) -> tuple[GuardAtom, ...]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, ceil_div
 from kernelfarm.ir.triton.user_kernel import (
     FLASH_ATTENTION_TEMPLATE,
     FixedParam,
@@ -33,31 +33,28 @@ from optimizer_svc.analysis.strided_views import StridedView
 
 _ENTRY = "flash_attention"
 _AXES = ("batch", "head", "row", "column")
-_BLOCK_QUERIES = 64
-_BLOCK_KEYS = 64
+_BLOCK = 64
 # CUDA Driver API, cuTensorMapEncodeTiled: addresses and steps are multiples of 16 bytes.
 _MAP_UNIT_BYTES = 16
-_NARROW_LIMIT = 1 << 31
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 
 
 def flash_attention(
-    query, key, value, mask, out,
+    query, key, value, mask, out, sequences, length, key_count,
     query_at, query_batch, query_head, query_row, query_column,
     key_at, key_batch, key_head, key_row, key_column,
     value_at, value_batch, value_head, value_row, value_column,
     mask_at, mask_batch, mask_head, mask_row, mask_column,
-    BATCH: tl.constexpr, HEADS: tl.constexpr, SHARING: tl.constexpr, QUERIES: tl.constexpr,
-    KEYS: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, IS_CAUSAL: tl.constexpr,
-    HAS_MASK: tl.constexpr, BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr,
+    HEADS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
+    IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
 ):
-    tile = tl.cdiv(QUERIES, BLOCK_QUERIES) - 1 - tl.program_id(0) // (BATCH * HEADS)
-    batch = ((tl.program_id(0) // HEADS) % BATCH).to(tl.int64)
+    tile = tl.cdiv(length, BLOCK) - 1 - tl.program_id(0) // (sequences * HEADS)
+    batch = ((tl.program_id(0) // HEADS) % sequences).to(tl.int64)
     head = (tl.program_id(0) % HEADS).to(tl.int64)
     group = head // SHARING
-    rows = tile * BLOCK_QUERIES + tl.arange(0, BLOCK_QUERIES)
-    own = rows < QUERIES
+    rows = tile * BLOCK + tl.arange(0, BLOCK)
+    own = rows < length
     far_rows = rows.to(tl.int64)[:, None]
     across = tl.arange(0, WIDTH)[None, :]
     query_base = query + query_at + batch * query_batch + head * query_head
@@ -66,15 +63,15 @@ def flash_attention(
     )
     key_base = key + key_at + batch * key_batch + group * key_head
     value_base = value + value_at + batch * value_batch + group * value_head
-    top = tl.full([BLOCK_QUERIES], float("-inf"), tl.float32)
-    total = tl.zeros([BLOCK_QUERIES], tl.float32)
-    found = tl.zeros([BLOCK_QUERIES, WIDTH], tl.float32)
-    end = KEYS
+    top = tl.full([BLOCK], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK], tl.float32)
+    found = tl.zeros([BLOCK, WIDTH], tl.float32)
+    end = key_count
     if IS_CAUSAL:
-        end = tl.minimum(KEYS, (tile + 1) * BLOCK_QUERIES)
-    for start in range(0, end, BLOCK_KEYS):
-        columns = start + tl.arange(0, BLOCK_KEYS)
-        seen = columns < KEYS
+        end = tl.minimum(key_count, (tile + 1) * BLOCK)
+    for start in range(0, end, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        seen = columns < key_count
         far_columns = columns.to(tl.int64)
         block = tl.load(
             key_base + (far_columns * key_row)[:, None] + across * key_column,
@@ -103,7 +100,7 @@ def flash_attention(
         found = found * kept[:, None] + tl.dot(weights.to(block.dtype), block)
         top = higher
     found = found / tl.where(total == 0.0, 1.0, total)[:, None]
-    place = ((batch * QUERIES + far_rows) * HEADS + head) * WIDTH
+    place = ((batch * length + far_rows) * HEADS + head) * WIDTH
     tl.store(out + place + across, found.to(out.dtype.element_ty), mask=own[:, None])
 """
 
@@ -111,47 +108,46 @@ def flash_attention(
 def flash_attention(
     views: Sequence[StridedView], dtype: DType, scale: float, *, is_causal: bool
 ) -> tuple[UserKernel, tuple[Expr, ...]]:
-    """The kernel for operands in memory, of constant extents, and the numbers of its launch.
+    """The kernel for operands in memory, and the numbers of its launch.
 
-    `views` are query, key, value, and a mask if there is one, all of type `dtype`. Grids are the
-    last three numbers.
+    `views` are query, key, value, and a mask if there is one, all of type `dtype`; heads and their
+    widths are known. Grids are the last three numbers.
     """
     query, key, value = views[:3]
     mask = views[3] if len(views) > 3 else None
-    batch, heads, queries, width = (extent.as_int() for extent in query.shape)
-    groups, keys = key.shape[1].as_int(), key.shape[2].as_int()
-    numbers = _steps("query", query) | _steps("key", key) | _steps("value", value)
-    numbers |= _steps("mask", mask)
+    sequences, heads, length, width = query.shape
+    sizes = {"sequences": sequences, "length": length, "key_count": key.shape[2]}
+    steps = _steps("query", query) | _steps("key", key) | _steps("value", value)
+    steps |= _steps("mask", mask)
     constants: dict[str, Value] = {
-        "BATCH": batch,
-        "HEADS": heads,
-        "SHARING": heads // groups,
-        "QUERIES": queries,
-        "KEYS": keys,
-        "WIDTH": width,
+        "HEADS": heads.as_int(),
+        "SHARING": heads.as_int() // key.shape[1].as_int(),
+        "WIDTH": width.as_int(),
         "SCALE": scale,
         "IS_CAUSAL": is_causal,
         "HAS_MASK": mask is not None,
-        "BLOCK_QUERIES": _BLOCK_QUERIES,
-        "BLOCK_KEYS": _BLOCK_KEYS,
+        "BLOCK": _BLOCK,
     }
     params: list[UserParam] = [
         *(Pointer(name, dtype) for name in ("query", "key", "value")),
         FixedParam("mask", None) if mask is None else Pointer("mask", dtype),
         Pointer("out", dtype),
     ]
-    params += [
-        FixedParam(name, number.constant) if number.is_constant else Scalar(name, DType.I64)
-        for name, number in numbers.items()
-    ]
+    # More rows than 32 bits count would not fit a GPU's memory.
+    params += [_param(name, size, DType.I32) for name, size in sizes.items()]
+    params += [_param(name, step, DType.I64) for name, step in steps.items()]
     params += [FixedParam(name, value) for name, value in constants.items()]
-    template = FLASH_ATTENTION_TEMPLATE if _takes_maps(views, numbers, dtype, scale) else ""
+    template = FLASH_ATTENTION_TEMPLATE if _takes_maps(views, steps, dtype, scale) else ""
     # By 4 warps, the places of a mask's numbers take more registers than there are.
     options = (("num_stages", 2), ("num_warps", 4 if mask is None else 8))
     kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), options, template)
-    programs = -(-queries // _BLOCK_QUERIES) * batch * heads
-    sizes = tuple(number for number in numbers.values() if not number.is_constant)
-    return kernel, (*sizes, as_expr(programs), ONE, ONE)
+    programs = ceil_div(length, _BLOCK) * sequences * heads
+    passed = tuple(n for n in (*sizes.values(), *steps.values()) if not n.is_constant)
+    return kernel, (*passed, programs, ONE, ONE)
+
+
+def _param(name: str, number: Expr, dtype: DType) -> UserParam:
+    return FixedParam(name, number.constant) if number.is_constant else Scalar(name, dtype)
 
 
 def _steps(name: str, view: StridedView | None) -> dict[str, Expr]:
@@ -168,19 +164,17 @@ def _steps(name: str, view: StridedView | None) -> dict[str, Expr]:
 
 
 def _takes_maps(
-    views: Sequence[StridedView], numbers: Mapping[str, Expr], dtype: DType, scale: float
+    views: Sequence[StridedView], steps: Mapping[str, Expr], dtype: DType, scale: float
 ) -> bool:
-    """True if tensor maps can describe the operands, and rows of a mask are near each other.
+    """True if tensor maps can describe the operands.
 
     Scores without a mask are scaled behind the search for the largest one, which needs a positive
     scale.
     """
-    if scale <= 0.0 or not all(number.is_constant for number in numbers.values()):
-        return False
     unit = _MAP_UNIT_BYTES // dtype.itemsize_bytes
     is_even = all(
-        number.constant % unit == 0
-        for name, number in numbers.items()
+        _is_multiple(step, unit)
+        for name, step in steps.items()
         if not name.startswith("mask") and not name.endswith("column")
     )
     # A step of 0 along several elements would be a map whose boxes repeat them.
@@ -190,5 +184,9 @@ def _takes_maps(
         for extent, stride in zip(view.shape, view.strides, strict=True)
     )
     has_rows = all(view.strides[-1] is ONE for view in views)
-    reach = numbers["mask_row"].constant * views[0].shape[2].as_int()
-    return is_even and has_rows and not repeats and reach < _NARROW_LIMIT
+    return scale > 0.0 and is_even and has_rows and not repeats
+
+
+def _is_multiple(number: Expr, unit: int) -> bool:
+    parts = (number.constant, *(coefficient for _, coefficient in number.terms))
+    return all(part % unit == 0 for part in parts)

@@ -189,16 +189,15 @@ def _flash_refused(
     if known is None:
         return Refused("of several queries, for which kernels were not timed")
     query, key, value, *masks = (facts.types[operand] for operand in operands(node))
-    if not all(extent.is_constant for extent in (*query.shape, *key.shape, *value.shape)):
-        return Refused("of several queries, of varying sizes")
+    length = likely_elems(query.shape[2:3], likely_sizes(facts.graph.symbols))
     widths = " or ".join(map(str, known.widths))
     reasons = {
         f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
         not in known.types,
-        f"of heads of other than {widths} elements": query.shape[3].constant not in known.widths
-        or value.shape[3] is not query.shape[3],
-        f"of less than {known.least_queries} queries": query.shape[2].constant
-        < known.least_queries,
+        f"of heads of other than {widths} elements": query.shape[3] is not value.shape[3]
+        or not query.shape[3].is_constant
+        or query.shape[3].constant not in known.widths,
+        f"of less than {known.least_queries} queries": length < known.least_queries,
         "with a mask that is one for all keys": any(m.shape[-1:] != key.shape[2:3] for m in masks),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)

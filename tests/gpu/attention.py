@@ -50,14 +50,25 @@ def attention_cases() -> Iterator[Case]:
     )
 
 
-def _attend_in_heads(*projected: torch.Tensor) -> torch.Tensor:
+def _attend_masked_in_heads(*operands: torch.Tensor) -> torch.Tensor:
+    """Shapes: (batch, tokens, heads * 64) each, then a mask (batch, 1, queries, keys)."""
+    *projected, mask = operands
+    return _attend_in_heads(*projected, attn_mask=mask)
+
+
+def _operands_with_mask(batch: int, queries: int, keys: int) -> tuple[torch.Tensor, ...]:
+    mask = floats(batch, 1, queries, keys, seed=3) > -0.5
+    return (*_operands((batch, queries, 1024), (batch, keys, 256)), mask)
+
+
+def _attend_in_heads(*projected: torch.Tensor, **options: Any) -> torch.Tensor:
     """Shapes: (batch, tokens, heads * 64) each."""
     heads = (
         x.unflatten(-1, (count, 64)).transpose(1, 2)
         for x, count in zip(projected, (16, 4, 4), strict=True)
     )
     query, key, value = heads
-    found = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    found = functional.scaled_dot_product_attention(query, key, value, enable_gqa=True, **options)
     return found.transpose(1, 2).flatten(2)
 
 
@@ -130,6 +141,20 @@ def flash_cases() -> Iterator[Case]:
             partial(_attend_packed, is_causal=is_causal),
             partial(_operands, (2, 160, 3 * 8 * 64), (1,)),
         )
+    sizes = ((2, 200), (3, 777), (1, 2048), (5, 65))
+    for is_causal in (False, True):
+        yield case(
+            f"attention of a varying number of several queries, causal {is_causal}",
+            partial(_attend_in_heads, is_causal=is_causal),
+            *(partial(_operands, (b, n, 1024), (b, n, 256)) for b, n in sizes),
+            dynamic=True,
+        )
+    yield case(
+        "attention of a varying number of several queries with masks",
+        _attend_masked_in_heads,
+        *(partial(_operands_with_mask, b, n, n + 9) for b, n in sizes),
+        dynamic=True,
+    )
     yield case(
         "attention of several queries with a scale below zero",
         partial(_attend, scale=-0.3),

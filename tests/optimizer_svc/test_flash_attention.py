@@ -133,7 +133,8 @@ def test_the_report_names_the_template() -> None:
     assert "attention: 1 of several queries by kernels" in report
 
 
-def test_programs_have_the_sizes_of_the_operands() -> None:
+def test_kernels_know_the_sizes_that_do_not_vary() -> None:
     (kernel,) = templates(program_of(Form(batch=3, heads=6, groups=2, queries=100, keys=90)))
-    names = ("BATCH", "HEADS", "SHARING", "QUERIES", "KEYS", "WIDTH")
+    names = ("sequences", "HEADS", "SHARING", "length", "key_count", "WIDTH")
     assert [constant(kernel, name) for name in names] == [3, 6, 3, 100, 90, 64]
+    assert not kernel.scalars

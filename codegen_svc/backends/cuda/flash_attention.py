@@ -12,21 +12,26 @@ from pathlib import Path
 
 from codegen_svc.backends.triton_gpu import tensor_map
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
-from codegen_svc.backends.triton_user_kernel import TemplateBuild, aligned_guard
+from codegen_svc.backends.triton_user_kernel import (
+    TemplateBuild,
+    aligned_guard,
+    aligned_pointers,
+)
 from codegen_svc.emitters.triton.source import TritonSource
-from codegen_svc.emitters.triton.user_module import TYPE_NAMES
+from codegen_svc.emitters.triton.user_module import TYPE_NAMES, type_name
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError, KernelRejectedError
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, ceil_div, minimum, symbol
 from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText, TensorMapFacts
 from kernelfarm.ir.triton.encode import print_user_kernel
-from kernelfarm.ir.triton.user_kernel import Pointer, UserKernel, Value
+from kernelfarm.ir.triton.user_kernel import FixedParam, Pointer, UserKernel
 from kernelfarm.targets import GpuFacts
 
 _TEXT = Path(__file__).with_name("gluon_flash_attention.py")
 _ENTRY = "flash_attention"
 _CONSTANT = re.compile(r"^(\w+) = gl\.constexpr\(.*\)$", re.MULTILINE)
 _DESCRIPTION = re.compile(r'\A""".*?"""\n+', re.DOTALL)
+_CONSTANTS = ("HEADS", "SHARING", "WIDTH", "SCALE", "IS_CAUSAL", "HAS_MASK")
 _OPERANDS = ("query", "key", "value", "out")
 _STEPS = ("batch", "head", "row")
 _ROWS = 64
@@ -41,6 +46,8 @@ _SPAN_BYTES = 32 << 20
 _MOST_ROUNDS = 8
 # A third group computes more queries by a block, unless it adds more rows behind the last query.
 _MOST_WASTE = 1.15
+# The keys of a head, if they vary.
+_LIKELY_KEYS = 2048
 # Triton's kernels of Gluon state the warps of the first group only; the others are added.
 _WARPS = 4
 
@@ -52,7 +59,7 @@ class _Form:
     groups: int
     registers: int
     takes_turns: bool
-    programs: int
+    programs: Expr
     span: int
 
 
@@ -60,31 +67,34 @@ def build_flash_attention(build: TemplateBuild) -> BuiltKernel:
     """The variant of a kernel of `optimizer_svc.kernels.flash_attention` for aligned buffers.
 
     Raises:
-        KernelRejectedError: the toolchain refuses it, or it needs memory that no launch provides.
+        KernelRejectedError: the toolchain refuses it, or it needs more than the chip has.
     """
     kernel, gpu = build.kernel, build.target.section(GpuFacts)
-    values = kernel.constants
-    form = _form(values, gpu.multiprocessors or 1)
-    source = _source(kernel, form)
+    numbers = _numbers(kernel)
+    form = _form(kernel, numbers, gpu.multiprocessors or 1)
+    source = _source(kernel, form, numbers)
     where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
-    assumptions = {pointer.name: (("tt.divisibility", 16),) for pointer in kernel.pointers}
     options = {**build.toolchain.options, "num_warps": _WARPS}
-    compiled = compile_triton(source, where, options, assumptions)
-    if compiled.facts.get("global_scratch_size"):
-        raise KernelRejectedError(f"template {kernel.entry} needs scratch memory")
+    compiled = compile_triton(source, where, options, aligned_pointers(kernel))
     usage = build.toolchain.usage_of(kernel.name, compiled)
-    maps = _maps(kernel, compiled)
-    buffers = ("buffer",) * len(kernel.pointers)
-    words = (word for made in maps for word in made.arguments())
+    if usage.shared_bytes > gpu.max_shared_bytes or compiled.facts.get("global_scratch_size"):
+        raise KernelRejectedError(
+            f"it needs {usage.shared_bytes} bytes of shared memory, and"
+            f" {compiled.facts.get('global_scratch_size')} of scratch; expected at most"
+            f" {gpu.max_shared_bytes}, and none"
+        )
+    maps = _maps(kernel, numbers, compiled)
+    words = ["buffer" if isinstance(p, Pointer) else "size" for p in kernel.launched]
+    words += [word for made in maps for word in made.arguments()]
     launch = LaunchFacts(
         symbol=kernel.name,
-        grid=(as_expr(form.programs),),
+        grid=(form.programs,),
         num_warps=int(compiled.facts["num_warps"]),
         warp_size=gpu.warp_size,
         shared_bytes=usage.shared_bytes,
         registers=usage.registers,
         spills=usage.spills,
-        arguments=(*buffers, *words, "scratch", "scratch"),
+        arguments=(*words, "scratch", "scratch"),
         tensor_maps=maps,
         extras=(("form", "template"), ("groups", str(form.groups))),
     )
@@ -102,35 +112,44 @@ def build_flash_attention(build: TemplateBuild) -> BuiltKernel:
     )
 
 
-def _form(values: dict[str, Value], multiprocessors: int) -> _Form:
+def _numbers(kernel: UserKernel) -> dict[str, Expr]:
+    """The integers of a launch by parameter: constants, or symbols of its sizes."""
+    found = {scalar.name: symbol(f"s{number}") for number, scalar in enumerate(kernel.scalars)}
+    constants = {n: as_expr(v) for n, v in kernel.constants.items() if isinstance(v, int)}
+    return constants | found
+
+
+def _form(kernel: UserKernel, numbers: dict[str, Expr], multiprocessors: int) -> _Form:
     """What was fastest on an H200, by the width of a head and whether keys are hidden."""
-    queries, width = _number(values, "QUERIES"), _number(values, "WIDTH")
-    heads = _number(values, "BATCH") * _number(values, "HEADS")
-    is_causal = values["IS_CAUSAL"] is True
-    has_plain_rows = _number(values, "mask_row") == 0
-    rows = {groups: -(-queries // (groups * _ROWS)) * groups * _ROWS for groups in (2, 3)}
-    # A third group leaves registers for heads of 64 elements and scores of 128 keys, not for more.
-    is_wide = not is_causal and has_plain_rows and rows[3] <= rows[2] * _MOST_WASTE
-    groups = 3 if width == _ROWS and is_wide else 2
-    tiles = heads * rows[groups] // (groups * _ROWS)
-    has_many = is_causal and tiles > _MOST_ROUNDS * multiprocessors
-    own_bytes = 2 * _number(values, "KEYS") * width * DType.BF16.itemsize_bytes
-    most = max(1, _SPAN_BYTES * _number(values, "SHARING") // own_bytes)
+    length, width = numbers["length"], numbers["WIDTH"].as_int()
+    is_causal = kernel.constants["IS_CAUSAL"] is True
+    groups = 2
+    # A third group leaves registers for heads of 64 elements, but not for causal scores and masks.
+    if width == _ROWS and not is_causal and numbers["mask_row"] is ZERO and length.is_constant:
+        rows = {g: -(-length.constant // (g * _ROWS)) * g * _ROWS for g in (2, 3)}
+        groups = 3 if rows[3] <= rows[2] * _MOST_WASTE else 2
+    heads = numbers["HEADS"].as_int()
+    tiles = ceil_div(length, groups * _ROWS) * numbers["sequences"] * heads
+    many = _MOST_ROUNDS * multiprocessors
+    has_many = is_causal and tiles.is_constant and tiles.constant > many
+    keys = numbers["key_count"].constant if numbers["key_count"].is_constant else _LIKELY_KEYS
+    own_bytes = 2 * keys * width * DType.BF16.itemsize_bytes
+    most = max(1, _SPAN_BYTES * numbers["SHARING"].as_int() // own_bytes)
     return _Form(
         groups=groups,
         registers=160 if groups == 3 else 240,
         takes_turns=groups == 3 or is_causal,
-        programs=tiles if has_many else min(tiles, multiprocessors),
+        programs=tiles if has_many else minimum(tiles, multiprocessors),
         span=max(span for span in range(1, min(most, heads) + 1) if heads % span == 0),
     )
 
 
-def _source(kernel: UserKernel, form: _Form) -> TritonSource:
+def _source(kernel: UserKernel, form: _Form, numbers: dict[str, Expr]) -> TritonSource:
     """The text with the kernel's name and constants."""
-    values = kernel.constants
-    names = ("BATCH", "HEADS", "SHARING", "QUERIES", "KEYS", "WIDTH", "SCALE", "IS_CAUSAL")
-    stated = {name: values[name] for name in (*names, "HAS_MASK")}
-    stated |= {f"MASK_{step.upper()}": values[f"mask_{step}"] for step in ("at", *_STEPS)}
+    values, keys = kernel.constants, numbers["key_count"]
+    stated = {name: values[name] for name in _CONSTANTS}
+    stated["HAS_MASK_ROWS"] = numbers["mask_row"] is not ZERO
+    stated["HAS_TAIL"] = not keys.is_constant or keys.constant % _BLOCK != 0
     stated |= {"GROUPS": form.groups, "BLOCK": _BLOCK, "STAGES": _STAGES, "SPAN": form.span}
     stated |= {"REGISTERS": form.registers, "TAKES_TURNS": form.takes_turns}
 
@@ -143,16 +162,14 @@ def _source(kernel: UserKernel, form: _Form) -> TritonSource:
         raise InternalError(f"the text of flash attention has no {', '.join(stated)}")
     text = text.replace(f"def {_ENTRY}(", f"def {kernel.name}(")
     (dtype,) = {pointer.dtype for pointer in kernel.pointers}
-    width = _number(values, "WIDTH")
+    width = numbers["WIDTH"].as_int()
+    # Constants of the text have names in capitals.
+    params = [param for param in kernel.params if not param.name.isupper()]
+    signature = [(param.name, type_name(param)) for param in params]
+    fixed = [(param.name, param.value) for param in params if isinstance(param, FixedParam)]
     sides = {name: _ROWS if name in ("query", "out") else _BLOCK for name in _OPERANDS}
-    pointers = {pointer.name for pointer in kernel.pointers}
-    signature = [
-        (name, f"*{TYPE_NAMES[dtype]}" if name in pointers else "constexpr")
-        for name in ("query", "key", "value", "mask", "out")
-    ]
     signature += [(f"{name}_map", _map_type(dtype, sides[name], width)) for name in _OPERANDS]
-    fixed = tuple((name, None) for name, kind in signature if kind == "constexpr")
-    return TritonSource(kernel.name, text, tuple(signature), fixed, (), is_gluon=True)
+    return TritonSource(kernel.name, text, tuple(signature), tuple(fixed), (), is_gluon=True)
 
 
 def _map_type(dtype: DType, rows: int, width: int) -> str:
@@ -164,35 +181,30 @@ def _map_type(dtype: DType, rows: int, width: int) -> str:
     return f"tensordesc<{TYPE_NAMES[dtype]}[1,1,{rows},{width}],{layout}>"
 
 
-def _maps(kernel: UserKernel, compiled: CompiledStages) -> tuple[TensorMapFacts, ...]:
+def _maps(
+    kernel: UserKernel, numbers: dict[str, Expr], compiled: CompiledStages
+) -> tuple[TensorMapFacts, ...]:
     """The maps of the operands and of the result, in the order of the arguments."""
-    values = kernel.constants
-    numbers = {pointer.name: number for number, pointer in enumerate(kernel.pointers)}
-    batch, queries = _number(values, "BATCH"), _number(values, "QUERIES")
-    heads, keys = _number(values, "HEADS"), _number(values, "KEYS")
-    width = _number(values, "WIDTH")
-    shared = (batch, heads // _number(values, "SHARING"), keys, width)
-    shapes = {"query": (batch, heads, queries, width), "key": shared, "value": shared}
-    shapes["out"] = shapes["query"]
-    steps = {
-        name: tuple(_number(values, f"{name}_{axis}") for axis in _STEPS)
-        for name in ("query", "key", "value")
+    heads, width = numbers["HEADS"], numbers["WIDTH"]
+    shared = as_expr(heads.as_int() // numbers["SHARING"].as_int())
+    own = (numbers["sequences"], heads, numbers["length"], width)
+    others = (numbers["sequences"], shared, numbers["key_count"], width)
+    shapes = {"query": own, "key": others, "value": others, "out": own}
+    numbers = numbers | {
+        "out_at": ZERO,
+        "out_batch": numbers["length"] * heads * width,
+        "out_head": width,
+        "out_row": heads * width,
     }
-    steps["out"] = (queries * heads * width, width, heads * width)
+    pointers = {pointer.name: place for place, pointer in enumerate(kernel.pointers)}
     stated = compiled.facts.get("tensordesc_meta") or ()
     made = []
     for name, copied in zip(_OPERANDS, stated, strict=True):
-        pointer: Pointer = kernel.pointers[numbers[name]]
-        size = pointer.dtype.itemsize_bytes
-        offset = 0 if name == "out" else _number(values, f"{name}_at")
-        strides = tuple(max(step * size, _UNIT_BYTES) for step in steps[name])
-        place = (numbers[name], pointer.dtype, offset * size)
+        dtype = kernel.pointers[pointers[name]].dtype
+        size = dtype.itemsize_bytes
+        steps = (numbers[f"{name}_{axis}"] * size for axis in _STEPS)
+        # An axis of one element has no step, but a map wants one.
+        strides = tuple(as_expr(_UNIT_BYTES) if step is ZERO else step for step in steps)
+        place = (pointers[name], dtype, numbers[f"{name}_at"] * size)
         made.append(tensor_map(place, shapes[name], strides, copied))
     return tuple(made)
-
-
-def _number(values: dict[str, Value], name: str) -> int:
-    value = values[name]
-    if not isinstance(value, int):
-        raise InternalError(f"flash attention: {name} is {value!r}; expected an integer")
-    return value

@@ -22,19 +22,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-BATCH = gl.constexpr(1)
 HEADS = gl.constexpr(1)
 SHARING = gl.constexpr(1)
-QUERIES = gl.constexpr(128)
-KEYS = gl.constexpr(128)
 WIDTH = gl.constexpr(64)
 SCALE = gl.constexpr(0.125)
 IS_CAUSAL = gl.constexpr(False)
 HAS_MASK = gl.constexpr(False)
-MASK_AT = gl.constexpr(0)
-MASK_BATCH = gl.constexpr(0)
-MASK_HEAD = gl.constexpr(0)
-MASK_ROW = gl.constexpr(0)
+# False if a mask has one row for all queries; true if the last block of keys may not be full.
+HAS_MASK_ROWS = gl.constexpr(False)
+HAS_TAIL = gl.constexpr(False)
 # Groups of warps that compute, the keys of a block, and the blocks of the ring.
 GROUPS = gl.constexpr(2)
 BLOCK = gl.constexpr(128)
@@ -59,15 +55,16 @@ def next_stage(stage, phase):
 
 
 @gluon.jit
-def tile_count():
-    """The tiles of queries of all heads."""
-    return BATCH * HEADS * ((QUERIES + GROUPS * ROWS - 1) // (GROUPS * ROWS))
+def tile_count(sizes):
+    """The tiles of queries of all heads; sizes are those of sequences, queries and keys."""
+    return sizes[0] * HEADS * gl.cdiv(sizes[1], GROUPS * ROWS)
 
 
 @gluon.jit
-def tile_of(turn):
+def tile_of(turn, sizes):
     """Number, sequence, head, first query and number of key blocks of a program's tile."""
-    tiles: gl.constexpr = (QUERIES + GROUPS * ROWS - 1) // (GROUPS * ROWS)
+    _, length, key_count = sizes
+    tiles = gl.cdiv(length, GROUPS * ROWS)
     own = gl.program_id(0)
     own = gl.where(turn % 2 == 1, gl.num_programs(0) - 1 - own, own)
     at = turn * gl.num_programs(0) + own
@@ -75,23 +72,23 @@ def tile_of(turn):
     tile = tiles - 1 - within // SPAN
     head = at // (tiles * SPAN) * SPAN + within % SPAN
     first = tile * (GROUPS * ROWS)
-    blocks = (KEYS + BLOCK - 1) // BLOCK
+    blocks = gl.cdiv(key_count, BLOCK)
     if IS_CAUSAL:
         blocks = gl.minimum(blocks, gl.cdiv(first + GROUPS * ROWS, BLOCK))
     return at, head // HEADS, head % HEADS, first, blocks
 
 
 @gluon.jit
-def load(query_map, key_map, value_map, memory, barriers):
+def load(query_map, key_map, value_map, sizes, memory, barriers):
     """The loading warp: queries of each group, then blocks of keys and values, for each tile."""
     queries, keys, values, _ = memory
     query_full, query_free, key_full, key_free, value_full, value_free, _ = barriers
     stage = 0
     phase = 1
     query_phase = 1
-    for turn in range(gl.cdiv(tile_count(), gl.num_programs(0))):
-        at, batch, head, first, blocks = tile_of(turn)
-        if at < tile_count():
+    for turn in range(gl.cdiv(tile_count(sizes), gl.num_programs(0))):
+        at, batch, head, first, blocks = tile_of(turn, sizes)
+        if at < tile_count(sizes):
             for group in gl.static_range(GROUPS):
                 mbarrier.wait(query_free.index(group), query_phase)
                 mbarrier.expect(query_full.index(group), query_map.nbytes_per_cta)
@@ -119,18 +116,20 @@ def load(query_map, key_map, value_map, memory, barriers):
 
 
 @gluon.jit
-def with_mask(scores, mask, batch, head, rows, columns):
+def with_mask(scores, mask, steps, sizes, place, rows, columns):
     """Scores times the scale, and the mask's numbers, in powers of two."""
-    base = mask + MASK_AT + batch.to(gl.int64) * MASK_BATCH + head.to(gl.int64) * MASK_HEAD
-    seen = columns < KEYS
-    if MASK_ROW == 0:
-        added = gl.load(base + columns, mask=seen, other=0.0).to(gl.float32)
-        scores = scores * (SCALE * LOG2_E) + (added * LOG2_E)[None, :]
-    else:
-        own = gl.minimum(rows, QUERIES - 1)
-        places = base + (own * MASK_ROW)[:, None] + columns[None, :]
+    at, batch_step, head_step, row_step = steps
+    batch, head = place
+    base = mask + at + batch.to(gl.int64) * batch_step + head.to(gl.int64) * head_step
+    seen = columns < sizes[2]
+    if HAS_MASK_ROWS:
+        own = gl.minimum(rows, sizes[1] - 1).to(gl.int64)
+        places = base + (own * row_step)[:, None] + columns[None, :]
         added = gl.load(places, mask=seen[None, :], other=0.0).to(gl.float32)
         scores = scores * (SCALE * LOG2_E) + added * LOG2_E
+    else:
+        added = gl.load(base + columns, mask=seen, other=0.0).to(gl.float32)
+        scores = scores * (SCALE * LOG2_E) + (added * LOG2_E)[None, :]
     return scores
 
 
@@ -149,7 +148,7 @@ def finite(top):
 
 
 @gluon.jit
-def compute(which: gl.constexpr, mask, out_map, memory, barriers):
+def compute(which: gl.constexpr, mask, steps, out_map, sizes, memory, barriers):
     """A computing group: 64 queries of each tile."""
     queries, keys, values, results = memory
     query_full, query_free, key_full, key_free, value_full, value_free, turns = barriers
@@ -160,7 +159,7 @@ def compute(which: gl.constexpr, mask, out_map, memory, barriers):
     # Without a mask, scores are scaled within the exponent.
     factor: gl.constexpr = 1.0 if HAS_MASK else SCALE * LOG2_E
     # Blocks with keys behind a query's number, and one more if the last one is not full.
-    partial: gl.constexpr = (GROUPS * ROWS + BLOCK - 1) // BLOCK + (1 if KEYS % BLOCK != 0 else 0)
+    partial: gl.constexpr = (GROUPS * ROWS + BLOCK - 1) // BLOCK + (1 if HAS_TAIL else 0)
     own = which * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
     own_columns = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, score_layout))
     zeros = gl.zeros([ROWS, BLOCK], gl.float32, layout=score_layout)
@@ -171,9 +170,9 @@ def compute(which: gl.constexpr, mask, out_map, memory, barriers):
     value_phase = 0
     query_phase = 0
     turn_phase = 0
-    for turn in range(gl.cdiv(tile_count(), gl.num_programs(0))):
-        at, batch, head, first, blocks = tile_of(turn)
-        if at < tile_count():
+    for turn in range(gl.cdiv(tile_count(sizes), gl.num_programs(0))):
+        at, batch, head, first, blocks = tile_of(turn, sizes)
+        if at < tile_count(sizes):
             rows = first + own
             columns = (blocks - 1) * BLOCK + own_columns
             found = gl.zeros([ROWS, WIDTH], gl.float32, layout=sum_layout)
@@ -185,9 +184,9 @@ def compute(which: gl.constexpr, mask, out_map, memory, barriers):
             mbarrier.arrive(key_free.index(key_stage))
             key_stage, key_phase = next_stage(key_stage, key_phase)
             if HAS_MASK:
-                scores = with_mask(scores, mask, batch, head, rows, columns)
-            if KEYS % BLOCK != 0:
-                scores = gl.where((columns < KEYS)[None, :], scores, float("-inf"))
+                scores = with_mask(scores, mask, steps, sizes, (batch, head), rows, columns)
+            if HAS_TAIL:
+                scores = gl.where((columns < sizes[2])[None, :], scores, float("-inf"))
             if IS_CAUSAL:
                 scores = without_later(scores, rows, columns)
             top = gl.max(scores, 1)
@@ -211,7 +210,7 @@ def compute(which: gl.constexpr, mask, out_map, memory, barriers):
                 key_stage, key_phase = next_stage(key_stage, key_phase)
                 columns = (blocks - 1 - block) * BLOCK + own_columns
                 if HAS_MASK:
-                    scores = with_mask(scores, mask, batch, head, rows, columns)
+                    scores = with_mask(scores, mask, steps, sizes, (batch, head), rows, columns)
                 if IS_CAUSAL and partial > 1:
                     if block < partial:
                         scores = without_later(scores, rows, columns)
@@ -249,14 +248,49 @@ def compute(which: gl.constexpr, mask, out_map, memory, barriers):
 
 
 @gluon.jit
-def flash_attention(query, key, value, mask, out, query_map, key_map, value_map, out_map):
-    """The kernel; maps have axes (batch, heads, rows, width)."""
+def flash_attention(
+    query,
+    key,
+    value,
+    mask,
+    out,
+    sequences,
+    length,
+    key_count,
+    query_at,
+    query_batch,
+    query_head,
+    query_row,
+    query_column,
+    key_at,
+    key_batch,
+    key_head,
+    key_row,
+    key_column,
+    value_at,
+    value_batch,
+    value_head,
+    value_row,
+    value_column,
+    mask_at,
+    mask_batch,
+    mask_head,
+    mask_row,
+    mask_column,
+    query_map,
+    key_map,
+    value_map,
+    out_map,
+):
+    """The kernel; maps have axes (batch, heads, rows, width), and hold the operands' steps."""
     dtype: gl.constexpr = query_map.dtype
     queries = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], query_map.layout)
     keys = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], key_map.layout)
     values = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], value_map.layout)
     results = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], out_map.layout)
     memory = (queries, keys, values, results)
+    sizes = (sequences, length, key_count)
+    steps = (mask_at, mask_batch, mask_head, mask_row)
     query_full = mbarrier.allocate_mbarrier(batch=GROUPS)
     query_free = mbarrier.allocate_mbarrier(batch=GROUPS)
     turns = mbarrier.allocate_mbarrier(batch=GROUPS)
@@ -280,9 +314,9 @@ def flash_attention(query, key, value, mask, out, query_map, key_map, value_map,
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (compute, (0, mask, out_map, memory, barriers)),
-                (compute, (1, mask, out_map, memory, barriers)),
-                (load, (query_map, key_map, value_map, memory, barriers)),
+                (compute, (0, mask, steps, out_map, sizes, memory, barriers)),
+                (compute, (1, mask, steps, out_map, sizes, memory, barriers)),
+                (load, (query_map, key_map, value_map, sizes, memory, barriers)),
             ],
             [4, 1],
             [REGISTERS, LOADING_REGISTERS],
@@ -290,10 +324,10 @@ def flash_attention(query, key, value, mask, out, query_map, key_map, value_map,
     else:
         gl.warp_specialize(
             [
-                (compute, (0, mask, out_map, memory, barriers)),
-                (compute, (1, mask, out_map, memory, barriers)),
-                (compute, (2, mask, out_map, memory, barriers)),
-                (load, (query_map, key_map, value_map, memory, barriers)),
+                (compute, (0, mask, steps, out_map, sizes, memory, barriers)),
+                (compute, (1, mask, steps, out_map, sizes, memory, barriers)),
+                (compute, (2, mask, steps, out_map, sizes, memory, barriers)),
+                (load, (query_map, key_map, value_map, sizes, memory, barriers)),
             ],
             [4, 4, 1],
             [REGISTERS, REGISTERS, LOADING_REGISTERS],

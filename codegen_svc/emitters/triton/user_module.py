@@ -67,13 +67,18 @@ def emit_user_module(
     return TritonSource(
         name=kernel.name,
         text="\n".join(lines) + "\n",
-        signature=tuple((param.name, _type_name(param)) for param in kernel.params),
+        signature=tuple((param.name, type_name(param)) for param in kernel.params),
         constexprs=tuple((p.name, p.value) for p in kernel.params if isinstance(p, FixedParam)),
         notes=(),
     )
 
 
-def _type_name(param: UserParam) -> str:
+def type_name(param: UserParam) -> str:
+    """The type of a parameter as signatures name it.
+
+    Raises:
+        KernelRejectedError: Triton has no such type.
+    """
     if isinstance(param, FixedParam):
         return "constexpr"
     name = TYPE_NAMES.get(param.dtype)

@@ -1,0 +1,134 @@
+"""The template of flash attention for Hopper: instructions, tensor maps, and what takes its place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from codegen_svc.backends.contract import built_variants
+from codegen_svc.backends.registry import find_backend
+from codegen_svc.worker.build_kernel import checked_result
+from kernelfarm.digest import kernel_key, named_user_kernel
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import UserKernelError
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.triton.check_kernel import check_user_kernel
+from kernelfarm.ir.triton.user_kernel import UserKernel
+from kernelfarm.targets import target_facts
+from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.kernels.flash_attention import flash_attention
+
+HOPPER = "cuda:sm_90a"
+
+
+def kernel_of(
+    *extents: int | Expr,
+    groups: int | None = None,
+    keys: int | Expr | None = None,
+    is_causal: bool = False,
+    has_mask: bool = False,
+    offset: int = 0,
+) -> UserKernel:
+    """The kernel for queries (batch, heads, length, width) whose heads lie side by side."""
+    batch, heads, length, width = map(as_expr, extents)
+
+    def view(rows: Expr, count: Expr) -> StridedView:
+        step = count * width
+        steps = (rows * step, width, step, as_expr(1))
+        return StridedView(0, (batch, count, rows, width), steps, as_expr(offset))
+
+    shared = view(as_expr(length if keys is None else keys), as_expr(groups or heads))
+    views = [view(length, heads), shared, shared]
+    if has_mask:
+        row = shared.shape[2]
+        steps = (length * row, as_expr(0), row, as_expr(1))
+        views.append(StridedView(0, (batch, as_expr(1), length, row), steps))
+    kernel, _ = flash_attention(views, DType.BF16, 0.125, is_causal=is_causal)
+    return named_user_kernel(kernel)
+
+
+def built(kernel: UserKernel, target: str = HOPPER) -> tuple[BuiltKernel, ...]:
+    check_user_kernel(kernel)
+    facts = target_facts(target)
+    backend = find_backend(facts.vendor)
+    variants = built_variants(backend, kernel, facts)
+    checked_result(backend, kernel, facts, kernel_key(kernel, target), variants, 0.0)
+    return variants
+
+
+def stage(variant: BuiltKernel, name: str) -> str:
+    (found,) = (s.content.decode() for s in variant.stages if s.name == name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kernel", "groups", "programs"),
+    [
+        (kernel_of(2, 8, 1024, 128, groups=2, is_causal=True), 2, "128"),
+        (kernel_of(8, 16, 512, 64), 3, "132"),
+        (kernel_of(8, 16, 512, 64, has_mask=True), 2, "132"),
+        # Many causal tiles: each has a program.
+        (kernel_of(4, 32, 4096, 128, is_causal=True), 2, "4096"),
+    ],
+    ids=["grouped", "three groups", "mask", "many tiles"],
+)
+def test_aligned_buffers_get_the_template(kernel: UserKernel, groups: int, programs: str) -> None:
+    own, general = built(kernel)
+    assert [len(v.guard) for v in (own, general)] == [len(kernel.pointers), 0]
+    assert not (own.launch.spills or general.launch.spills or own.notes)
+    assert dict(own.launch.extras) == {"form": "template", "groups": str(groups)}
+    assert own.launch.num_warps == 4 * (groups + 1)
+    assert [str(extent) for extent in own.launch.grid] == [programs]
+    ptx = stage(own, "ptx")
+    assert ".reqntid" in ptx
+    for used in ("wgmma.mma_async", "cp.async.bulk.tensor.4d", "setmaxnreg.inc", "mbarrier"):
+        assert used in ptx
+    assert "wgmma" not in stage(general, "ptx") or "cp.async.bulk" not in stage(general, "ptx")
+    assert len(own.launch.tensor_maps) == 4
+
+
+def test_maps_have_the_places_of_the_operands() -> None:
+    own, _ = built(kernel_of(1, 4, 200, 64, groups=2, keys=100, offset=64))
+    query, key, value, out = own.launch.tensor_maps
+    assert (query.buffer, key.buffer, value.buffer, out.buffer) == (0, 1, 2, 3)
+    assert query.extents == out.extents == (1, 4, 200, 64)
+    assert key.extents == value.extents == (1, 2, 100, 64)
+    # The axis of one sequence has no step.
+    assert query.strides_bytes == (16, 128, 512)
+    assert out.strides_bytes == (200 * 512, 128, 512)
+    assert [m.offset_bytes for m in own.launch.tensor_maps] == [128, 128, 128, 0]
+    assert [m.box for m in own.launch.tensor_maps] == [(1, 1, n, 64) for n in (64, 128, 128, 64)]
+    assert {m.swizzle_bytes for m in own.launch.tensor_maps} == {128}
+
+
+def test_sizes_that_vary_are_numbers_of_the_launch() -> None:
+    batch, length = symbol("a"), symbol("b")
+    own, general = built(kernel_of(batch, 4, length, 64, is_causal=True))
+    assert [str(extent) for extent in own.launch.grid] == ["min(132, 4*((s1 + 127)//128)*s0)"]
+    assert [str(e) for e in own.launch.tensor_maps[0].extents] == ["s0", "4", "s1", "64"]
+    bound = own.launch.tensor_maps[0].at({"s0": 3, "s1": 70, "s3": 70 * 256})
+    assert (bound.extents, bound.strides_bytes) == ((3, 4, 70, 64), (70 * 512, 128, 512))
+    assert own.launch.arguments[:10] == general.launch.arguments[:10]
+
+
+def test_other_chips_compile_the_source() -> None:
+    for target in ("cuda:sm_80", "rocm:gfx942"):
+        variants = built(kernel_of(1, 2, 100, 64), target)
+        assert not any(variant.launch.tensor_maps for variant in variants)
+
+
+def test_a_template_that_does_not_fit_is_noted_and_the_source_takes_its_place() -> None:
+    aligned, general = built(kernel_of(1, 2, 256, 256))
+    assert not aligned.launch.tensor_maps
+    for variant in (aligned, general):
+        note = variant.notes[-1]
+        assert note.startswith("template flash_attention is ignored: it needs")
+        assert "bytes of shared memory" in note
+
+
+def test_an_unknown_template_is_refused() -> None:
+    kernel = replace(kernel_of(1, 2, 100, 64), template="fast")
+    with pytest.raises(UserKernelError, match="template 'fast'; expected none or one of flash_att"):
+        check_user_kernel(kernel)
