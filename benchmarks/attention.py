@@ -6,9 +6,9 @@ GPU each is a replay of a CUDA graph in which copies of keys and values take tur
 come from memory.
 
 Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...]
-       python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several] [--varying]
-       python -m benchmarks.attention run FOLDER [--types T ...] [--no-inductor] [--several]
-           [--varying]
+       python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several]
+       python -m benchmarks.attention run FOLDER [--types T ...] [--several] [--no-inductor]
+       (with --varying, both for numbers of rows that vary)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The template of flash attention for Hopper: instructions, tensor maps, and what takes its place."""
+"""The template of flash attention for Hopper: its instructions, tensor maps and substitutes."""
 
 from __future__ import annotations
 
