@@ -173,13 +173,10 @@ def _types(options: argparse.Namespace, usual: tuple[str, ...]) -> list[torch.dt
 
 
 def _marked(operands: tuple[Tensor, ...], options: argparse.Namespace) -> tuple[Tensor, ...]:
-    """The operands; the numbers of sequences, queries and keys vary if the options say so."""
+    """The operands; if sizes vary, those of heads do not."""
     if options.varying:
-        for operand in operands:
-            for axis in (0, 2, 3):
-                is_length = axis != 3 or (operand is operands[-1] and len(operands) == 4)
-                if operand.shape[axis] > 1 and is_length:
-                    torch._dynamo.mark_dynamic(operand, axis)
+        for operand in operands[:3]:
+            torch._dynamo.mark_static(operand, [1, 3])
     return operands
 
 
@@ -187,9 +184,9 @@ def _gpu_cases(options: argparse.Namespace) -> list[Case]:
     return [case for case in GPU_CASES if case.queries > 1 or not options.several]
 
 
-def _compiled(case: Case, backend: Any, options: Any = None) -> Layer:
+def _compiled(case: Case, backend: Any, options: Any = None, *, varies: bool = False) -> Layer:
     torch._dynamo.reset()
-    compiled: Layer = torch.compile(case.attend, backend=backend, options=options)
+    compiled: Layer = torch.compile(case.attend, backend=backend, dynamic=varies, options=options)
     return compiled
 
 
@@ -246,7 +243,7 @@ def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
         for case in _gpu_cases(options):
             found: list[CapturedGraph] = []
             operands = _marked(case.operands(dtype, "cpu"), options)
-            _compiled(case, recording(found, runs=False))(*operands)
+            _compiled(case, recording(found, runs=False), varies=options.varying)(*operands)
             yield f"{dtype} {case}", [captured.graph for captured in found]
 
 
@@ -274,11 +271,12 @@ def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
     count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
     copies += [case.operands(dtype, "cuda") for _ in range(count - 1)]
     copies = [_marked(operands, options) for operands in copies]
-    ours = _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0})
+    varies = options.varying
+    ours = _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0}, varies=varies)
     layers = {"eager": case.attend, "ours": ours}
     layers["ours"](*copies[0])
     if not options.no_inductor:
-        layers["inductor"] = _compiled(case, "inductor")
+        layers["inductor"] = _compiled(case, "inductor", varies=varies)
         layers["inductor"](*copies[0])
     errors = _errors(case, {arm: layers[arm] for arm in ("ours", "eager")}, copies[0])
     calls = {arm: replayed(rotated(layer, copies)) for arm, layer in layers.items()}
