@@ -12,7 +12,8 @@ ATTENTION_PARTS = "template.attention_parts"
 """(query, key, value, mask) -> weighted sums of values, largest scores and sums of weights, each
 for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
 FLASH_ATTENTION = "template.flash_attention"
-"""(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width);
+"""(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width), and
+log-sum-exps if gradients need them;
 `optimizer_svc/kernels/flash_attention.py`."""
 NIBBLE_PRODUCT = "template.nibble_product"
 """(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with

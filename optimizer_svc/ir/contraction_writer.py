@@ -34,13 +34,18 @@ class ContractionWriter(PrimsWriter):
 def with_contractions(
     graph: Graph, choice: ContractionChoice, writer: type[ContractionWriter]
 ) -> Graph:
-    """The graph with the chosen contractions as prims; only the first result of each is read."""
+    """The graph with the chosen contractions as prims.
+
+    Only the first result of each is read, but for attention that a template kernel computes whole.
+    """
     if not choice.results:
         return graph
     written = writer(graph_facts(graph), choice)
     for node in graph.nodes:
         if choice.results.isdisjoint(node.results):
             written.nodes.append(node)
-        else:
+        elif choice.whole.isdisjoint(node.results):
             written.compute(replace(node, results=node.results[:1], types=node.types[:1]))
+        else:
+            written.compute(node)
     return replace(graph, nodes=tuple(written.nodes))

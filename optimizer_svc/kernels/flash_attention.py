@@ -12,6 +12,8 @@ Shapes:
     query: (b, g * h, q, d); key and value: (b, g, s, d)
     mask, added to the scores: (b or 1, g * h or 1, q or 1, s)
     out: (b, q, g * h, d), row-major
+    sums: (b, g * h, q) f32, row-major: the logarithm of the sum of the exponentials of each query's
+        scores, which gradients start from
 """
 
 from __future__ import annotations
@@ -38,16 +40,18 @@ _BLOCK = 64
 _MAP_UNIT_BYTES = 16
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
+LN_2 = 0.6931471805599453
 
 
 def flash_attention(
-    query, key, value, mask, out, sequences, length, key_count,
+    query, key, value, mask, out, sums, sequences, length, key_count,
     query_at, query_batch, query_head, query_row, query_column,
     key_at, key_batch, key_head, key_row, key_column,
     value_at, value_batch, value_head, value_row, value_column,
     mask_at, mask_batch, mask_head, mask_row, mask_column,
     HEADS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
-    IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, BLOCK: tl.constexpr,
+    IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_SUMS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     tile = tl.cdiv(length, BLOCK) - 1 - tl.program_id(0) // (sequences * HEADS)
     batch = ((tl.program_id(0) // HEADS) % sequences).to(tl.int64)
@@ -99,6 +103,9 @@ def flash_attention(
         )
         found = found * kept[:, None] + tl.dot(weights.to(block.dtype), block)
         top = higher
+    if HAS_SUMS:
+        place = sums + (batch * HEADS + head) * length + rows
+        tl.store(place, (top + tl.log2(total)) * LN_2, mask=own)
     found = found / tl.where(total == 0.0, 1.0, total)[:, None]
     place = ((batch * length + far_rows) * HEADS + head) * WIDTH
     tl.store(out + place + across, found.to(out.dtype.element_ty), mask=own[:, None])
@@ -106,12 +113,18 @@ def flash_attention(
 
 
 def flash_attention(
-    views: Sequence[StridedView], dtype: DType, scale: float, *, is_causal: bool
+    views: Sequence[StridedView],
+    dtype: DType,
+    scale: float,
+    *,
+    is_causal: bool,
+    has_sums: bool = False,
 ) -> tuple[UserKernel, tuple[Expr, ...]]:
     """The kernel for operands in memory, and the numbers of its launch.
 
     `views` are query, key, value, and a mask if there is one, all of type `dtype`; heads and their
-    widths are known. Grids are the last three numbers.
+    widths are known. With `has_sums`, the kernel also stores log-sum-exps. Grids are the last three
+    numbers.
     """
     query, key, value = views[:3]
     mask = views[3] if len(views) > 3 else None
@@ -126,12 +139,14 @@ def flash_attention(
         "SCALE": scale,
         "IS_CAUSAL": is_causal,
         "HAS_MASK": mask is not None,
+        "HAS_SUMS": has_sums,
         "BLOCK": _BLOCK,
     }
     params: list[UserParam] = [
         *(Pointer(name, dtype) for name in ("query", "key", "value")),
         FixedParam("mask", None) if mask is None else Pointer("mask", dtype),
         Pointer("out", dtype),
+        Pointer("sums", DType.F32) if has_sums else FixedParam("sums", None),
     ]
     # More rows than 32 bits count would not fit a GPU's memory.
     params += [_param(name, size, DType.I32) for name, size in sizes.items()]

@@ -64,7 +64,10 @@ def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Made:
     if not isinstance(scale, float):
         raise _incomplete(step)
     is_causal = step.node.attr("is_causal") is True
-    return flash_attention(step.views, step.dtypes[0], scale, is_causal=is_causal)
+    has_sums = len(step.node.results) > 1
+    return flash_attention(
+        step.views, step.dtypes[0], scale, is_causal=is_causal, has_sums=has_sums
+    )
 
 
 def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:

@@ -20,7 +20,7 @@ from collections import Counter
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, product_of
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType
+from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import (
     AttentionFacts,
@@ -33,11 +33,13 @@ from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
+_SAVING = "kernelfarm.attention_saving.default"
 ATTENTION = (
     "aten.scaled_dot_product_attention.default",
     "aten._scaled_dot_product_flash_attention_for_cpu.default",
+    _SAVING,
 )
-"""The second one also returns log-sum-exps, for gradients."""
+"""The last two also return log-sum-exps, for gradients."""
 _AXES = 4
 # Parts that a large batch does not need cost it less than a small one loses without them.
 _LIKELY_SEQUENCES = 8
@@ -86,12 +88,14 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
     for node in nodes:
         spend(8)
         verdict = _no_attention(facts, node)
-        if verdict is None and not read.isdisjoint(node.results[1:]):
-            verdict = Refused("whose log-sum-exps are read")
-        if verdict is None and facts.types[operands(node)[0]].shape[2] is not ONE:
-            verdict = _flash_refused(facts, node, target.flash_attention)
+        is_one = verdict is None and facts.types[operands(node)[0]].shape[2] is ONE
+        if verdict is None and not is_one:
+            saves = not read.isdisjoint(node.results[1:])
+            verdict = _flash_refused(facts, node, target.flash_attention, saves=saves)
             whole |= {node.results[0]} if verdict is None else set()
-            note = "of several queries by kernels"
+            note = f"of several queries{' with log-sum-exps' * saves} by kernels"
+        elif verdict is None and not read.isdisjoint(node.results[1:]):
+            verdict = Refused("whose log-sum-exps are read")
         elif verdict is None:
             verdict, count = _split(facts, node, target.split_attention)
             parts |= {node.results[0]: count} if verdict is None else {}
@@ -183,9 +187,12 @@ def _split_refused(
 
 
 def _flash_refused(
-    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None
+    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None, *, saves: bool
 ) -> Refused | None:
-    """Why the framework computes attention of several queries; None if a template kernel does."""
+    """Why the framework computes attention of several queries; None if a template kernel does.
+
+    With `saves`, log-sum-exps are read.
+    """
     if known is None:
         return Refused("of several queries, for which kernels were not timed")
     query, key, value, *masks = (facts.types[operand] for operand in operands(node))
@@ -198,6 +205,11 @@ def _flash_refused(
         or not query.shape[3].is_constant
         or query.shape[3].constant not in known.widths,
         f"of less than {known.least_queries} queries": length < known.least_queries,
+        # What a backward kernel expects of a query that sees no key is its own matter.
+        "with a mask and log-sum-exps": bool(masks) and saves,
+        "whose log-sum-exps are not those of each query": saves
+        and node.types[1]
+        != TensorType(DType.F32, query.shape[:3], contiguous_strides(query.shape[:3])),
         "with a mask that is one for all keys": any(m.shape[-1:] != key.shape[2:3] for m in masks),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)

@@ -91,16 +91,20 @@ class _Writer(ContractionWriter):
     def _compute_whole(self, node: Node) -> None:
         """Appends attention by one template kernel, whose result has the heads of a query together.
 
-        The product behind attention reads it so.
+        The product behind attention reads it so. If log-sum-exps are read, the kernel gives them.
         """
         batch, heads, queries, depth = node.types[0].shape
         shape = (batch, queries, heads, depth)
         found = self.fresh(TensorType(node.types[0].dtype, shape, contiguous_strides(shape)))
         attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
         attrs |= {"is_contraction": False, "op": FLASH_ATTENTION}
-        types = (self.types[found],)
-        self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=(found,), types=types))
-        self.finish(node, "permute", found, dims=(0, 2, 1, 3))
+        # A second result that nothing reads has no shape.
+        count = 2 if any(t.shape == (batch, heads, queries) for t in node.types[1:]) else 1
+        results = (found, *node.results[1:count])
+        types = (self.types[found], *node.types[1:count])
+        self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
+        first = replace(node, results=node.results[:1], types=node.types[:1])
+        self.finish(first, "permute", found, dims=(0, 2, 1, 3))
 
     def _join_parts(self, node: Node, parts: int) -> None:
         """Appends attention whose keys a template kernel divides in parts.

@@ -6,18 +6,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.program_ir import ExternCall, Program
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
-from tests.support.template_kernels import check_by_interpreter, constant, templates
-from tests.support.traced_graphs import traced_one
+from tests.support.template_kernels import (
+    as_array,
+    check_by_interpreter,
+    constant,
+    interpreted,
+    templates,
+)
+from tests.support.traced_graphs import recording, traced_one
 
 TARGET = target_facts("cuda:sm_90a")
 
@@ -96,6 +105,51 @@ def test_the_source_computes_attention(form: Form) -> None:
     (kernel,) = templates(program)
     assert kernel.template == "flash_attention"
     assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_source_gives_the_log_sum_exps_that_gradients_start_from(is_causal: bool) -> None:
+    form = Form(batch=2, heads=4, keys=100, is_causal=is_causal)
+    operands = form.operands()
+    forward, _ = traced_with_gradients(form, operands)
+    lowered = decompose_to_prims(forward.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    found = optimize(lowered.graph, TARGET)
+    verify_program(found.program)
+    assert len(templates(found.program)) == 1
+    report = dict(found.stages)["report"]
+    assert "attention: 1 of several queries with log-sum-exps by kernels" in report
+    inputs = [as_array(operands[s]) for s in forward.sources if isinstance(s, int)]
+    results = run_program(found.program, inputs, run_template=interpreted)
+    (sums,) = (np.asarray(r) for r in results if r is not None and r.dtype == np.float32)
+    query, key, _ = (x.detach().double() for x in operands)
+    scores = query @ key.repeat_interleave(2, 1).mT / 8
+    if is_causal:
+        scores += torch.full_like(scores, -torch.inf).triu(1)
+    assert np.abs(sums - scores.logsumexp(-1).numpy()).max() < 1e-4
+
+
+def test_gradients_of_a_mask_are_the_frameworks() -> None:
+    form = Form(mask=(1, 2, 70))
+    operands = form.operands()
+    forward, _ = traced_with_gradients(form, operands)
+    lowered = decompose_to_prims(forward.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    report = dict(optimize(lowered.graph, TARGET).stages)["report"]
+    assert "attention: 1 by the framework: with a mask and log-sum-exps" in report
+
+
+def traced_with_gradients(form: Form, operands: Sequence[Tensor]) -> list[CapturedGraph]:
+    """The graphs of both passes."""
+    for operand in operands[:3]:
+        operand.requires_grad_()
+    found: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    compiled = torch.compile(
+        lambda *x: form.attend(*x).transpose(1, 2).flatten(2), backend=recording(found)
+    )
+    compiled(*operands).sum().backward()
+    for operand in operands[:3]:
+        operand.requires_grad_(False)
+    return found
 
 
 def test_what_tensor_maps_cannot_describe_is_left_to_the_source() -> None:

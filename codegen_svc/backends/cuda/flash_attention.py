@@ -31,7 +31,7 @@ _TEXT = Path(__file__).with_name("gluon_flash_attention.py")
 _ENTRY = "flash_attention"
 _CONSTANT = re.compile(r"^(\w+) = gl\.constexpr\(.*\)$", re.MULTILINE)
 _DESCRIPTION = re.compile(r'\A""".*?"""\n+', re.DOTALL)
-_CONSTANTS = ("HEADS", "SHARING", "WIDTH", "SCALE", "IS_CAUSAL", "HAS_MASK")
+_CONSTANTS = ("HEADS", "SHARING", "WIDTH", "SCALE", "IS_CAUSAL", "HAS_MASK", "HAS_SUMS")
 _OPERANDS = ("query", "key", "value", "out")
 _STEPS = ("batch", "head", "row")
 _ROWS = 64
@@ -161,7 +161,7 @@ def _source(kernel: UserKernel, form: _Form, numbers: dict[str, Expr]) -> Triton
     if stated:
         raise InternalError(f"the text of flash attention has no {', '.join(stated)}")
     text = text.replace(f"def {_ENTRY}(", f"def {kernel.name}(")
-    (dtype,) = {pointer.dtype for pointer in kernel.pointers}
+    dtype = kernel.pointers[0].dtype
     width = numbers["WIDTH"].as_int()
     # Constants of the text have names in capitals.
     params = [param for param in kernel.params if not param.name.isupper()]

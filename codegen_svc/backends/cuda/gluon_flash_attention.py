@@ -31,6 +31,7 @@ HAS_MASK = gl.constexpr(False)
 # False if a mask has one row for all queries; true if the last block of keys may not be full.
 HAS_MASK_ROWS = gl.constexpr(False)
 HAS_TAIL = gl.constexpr(False)
+HAS_SUMS = gl.constexpr(False)
 # Groups of warps that compute, the keys of a block, and the blocks of the ring.
 GROUPS = gl.constexpr(2)
 BLOCK = gl.constexpr(128)
@@ -40,6 +41,7 @@ REGISTERS = gl.constexpr(240)
 TAKES_TURNS = gl.constexpr(False)
 SPAN = gl.constexpr(1)
 
+LN_2 = gl.constexpr(0.6931471805599453)
 LOG2_E = gl.constexpr(1.4426950408889634)
 ROWS = gl.constexpr(64)
 LOADING_REGISTERS = gl.constexpr(24)
@@ -148,7 +150,7 @@ def finite(top):
 
 
 @gluon.jit
-def compute(which: gl.constexpr, mask, steps, out_map, sizes, memory, barriers):
+def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barriers):
     """A computing group: 64 queries of each tile."""
     queries, keys, values, results = memory
     query_full, query_free, key_full, key_free, value_full, value_free, turns = barriers
@@ -233,6 +235,10 @@ def compute(which: gl.constexpr, mask, steps, out_map, sizes, memory, barriers):
             found = warpgroup_mma_wait(0, deps=(found,))
             mbarrier.arrive(value_free.index(value_stage))
             value_stage, value_phase = next_stage(value_stage, value_phase)
+            if HAS_SUMS:
+                place = (batch * HEADS + head).to(gl.int64) * sizes[1]
+                logarithm = (top * factor + gl.log2(total)) * LN_2
+                gl.store(sums + place + rows, logarithm, mask=rows < sizes[1])
             if HAS_MASK:
                 total = gl.where(total == 0.0, 1.0, total)
             found = found * (1.0 / gl.convert_layout(total, row_layout))[:, None]
@@ -254,6 +260,7 @@ def flash_attention(
     value,
     mask,
     out,
+    sums,
     sequences,
     length,
     key_count,
@@ -314,8 +321,8 @@ def flash_attention(
     if GROUPS == 2:
         gl.warp_specialize(
             [
-                (compute, (0, mask, steps, out_map, sizes, memory, barriers)),
-                (compute, (1, mask, steps, out_map, sizes, memory, barriers)),
+                (compute, (0, mask, steps, sums, out_map, sizes, memory, barriers)),
+                (compute, (1, mask, steps, sums, out_map, sizes, memory, barriers)),
                 (load, (query_map, key_map, value_map, sizes, memory, barriers)),
             ],
             [4, 1],
@@ -324,9 +331,9 @@ def flash_attention(
     else:
         gl.warp_specialize(
             [
-                (compute, (0, mask, steps, out_map, sizes, memory, barriers)),
-                (compute, (1, mask, steps, out_map, sizes, memory, barriers)),
-                (compute, (2, mask, steps, out_map, sizes, memory, barriers)),
+                (compute, (0, mask, steps, sums, out_map, sizes, memory, barriers)),
+                (compute, (1, mask, steps, sums, out_map, sizes, memory, barriers)),
+                (compute, (2, mask, steps, sums, out_map, sizes, memory, barriers)),
                 (load, (query_map, key_map, value_map, sizes, memory, barriers)),
             ],
             [4, 4, 1],

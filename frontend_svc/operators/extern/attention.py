@@ -13,8 +13,12 @@ from kernelfarm.ir.graph_ir import Arg, Node
 
 ATTENTION = "aten.scaled_dot_product_attention.default"
 FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+ATTENTION_SAVING = "kernelfarm.attention_saving.default"
 _DROPOUT_AT = {ATTENTION: 4, FLASH_ATTENTION: 3}
-"""The position of the dropout among an operator's arguments, behind which is the causal mask."""
+"""The position of the dropout among an operator's arguments; the last one has none."""
+_CAUSAL_AT = {ATTENTION: 5, FLASH_ATTENTION: 4, ATTENTION_SAVING: 4}
+_SCALE_AT = {ATTENTION_SAVING: 5}
+"""The positions of the causal mask and of the scale, which others have by name."""
 _OPERANDS_WITH_MASK = 4
 _LARGEST_SCALE = 1e30
 """A larger factor is no scale of scores in f32; the framework computes what it makes of it."""
@@ -36,12 +40,12 @@ def with_added_mask(builder: PrimsBuilder, operands: Sequence[Tensor]) -> Sequen
 
 def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
     """The factor of the scores of attention without dropout; None for others."""
-    first = _DROPOUT_AT.get(node.op)
-    if first is None or not operands or not operands[0].shape:
+    if node.op not in _CAUSAL_AT or not operands or not operands[0].shape:
         return None
-    if _argument(node, first, "dropout_p", 0) != 0 or _causal_argument(node) not in (0, 1):
+    dropout = _argument(node, _DROPOUT_AT.get(node.op), "dropout_p", 0)
+    if dropout != 0 or _causal_argument(node) not in (0, 1):
         return None
-    scale, width = node.attr("scale"), operands[0].shape[-1]
+    scale, width = _argument(node, _SCALE_AT.get(node.op), "scale", None), operands[0].shape[-1]
     if scale is None and width.is_constant and width.constant > 0:
         return 1 / math.sqrt(width.constant)
     if not isinstance(scale, int | float) or isinstance(scale, bool):
@@ -51,20 +55,23 @@ def attention_scale(node: Node, operands: Sequence[Tensor]) -> float | None:
 
 def is_causal(node: Node) -> bool:
     """True for attention in which query number i sees the keys up to number i."""
-    return node.op in _DROPOUT_AT and _causal_argument(node) == 1
+    return node.op in _CAUSAL_AT and _causal_argument(node) == 1
 
 
 def _causal_argument(node: Node) -> Arg:
-    return _argument(node, _DROPOUT_AT[node.op] + 1, "is_causal", 0)
+    return _argument(node, _CAUSAL_AT[node.op], "is_causal", 0)
 
 
-def _argument(node: Node, position: int, name: str, default: Arg) -> Arg:
-    return node.args[position] if position < len(node.args) else node.attr(name, default)
+def _argument(node: Node, position: int | None, name: str, default: Arg) -> Arg:
+    """An argument by its position if it has one, else by name."""
+    if position is not None and position < len(node.args):
+        return node.args[position]
+    return node.attr(name, default)
 
 
 EXTERN_OPERANDS.update(
     {
         ATTENTION: with_added_mask,
-        "kernelfarm.attention_saving.default": with_added_mask,
+        ATTENTION_SAVING: with_added_mask,
     }
 )

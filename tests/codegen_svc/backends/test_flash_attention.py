@@ -29,6 +29,7 @@ def kernel_of(
     keys: int | Expr | None = None,
     is_causal: bool = False,
     has_mask: bool = False,
+    has_sums: bool = False,
     offset: int = 0,
 ) -> UserKernel:
     """The kernel for queries (batch, heads, length, width) whose heads lie side by side."""
@@ -45,7 +46,7 @@ def kernel_of(
         row = shared.shape[2]
         steps = (length * row, as_expr(0), row, as_expr(1))
         views.append(StridedView(0, (batch, as_expr(1), length, row), steps))
-    kernel, _ = flash_attention(views, DType.BF16, 0.125, is_causal=is_causal)
+    kernel, _ = flash_attention(views, DType.BF16, 0.125, is_causal=is_causal, has_sums=has_sums)
     return named_user_kernel(kernel)
 
 
@@ -67,7 +68,7 @@ def stage(variant: BuiltKernel, name: str) -> str:
     ("kernel", "groups", "programs"),
     [
         (kernel_of(2, 8, 1024, 128, groups=2, is_causal=True), 2, "128"),
-        (kernel_of(8, 16, 512, 64), 3, "132"),
+        (kernel_of(8, 16, 512, 64, has_sums=True), 3, "132"),
         (kernel_of(8, 16, 512, 64, has_mask=True), 2, "132"),
         # Many causal tiles: each has a program.
         (kernel_of(4, 32, 4096, 128, is_causal=True), 2, "4096"),
