@@ -63,7 +63,7 @@ send_to_framework(
     ),
     ExternGroup(
         "attention for training",
-        "the framework's fused kernels of the device compute it",
+        "the framework's fused kernels compute it, the forward pass unless kernels are faster",
         ("kernelfarm.attention_saving.default", "kernelfarm.attention_backward.default"),
         is_contraction=True,
     ),

@@ -67,13 +67,12 @@ def stage(variant: BuiltKernel, name: str) -> str:
 @pytest.mark.parametrize(
     ("kernel", "groups", "programs"),
     [
-        (kernel_of(2, 8, 1024, 128, groups=2, is_causal=True), 2, "128"),
+        # Many causal tiles: each has a program.
+        (kernel_of(4, 32, 4096, 128, groups=8, is_causal=True), 2, "4096"),
         (kernel_of(8, 16, 512, 64, has_sums=True), 3, "132"),
         (kernel_of(8, 16, 512, 64, has_mask=True), 2, "132"),
-        # Many causal tiles: each has a program.
-        (kernel_of(4, 32, 4096, 128, is_causal=True), 2, "4096"),
     ],
-    ids=["grouped", "three groups", "mask", "many tiles"],
+    ids=["grouped", "three groups", "mask"],
 )
 def test_aligned_buffers_get_the_template(kernel: UserKernel, groups: int, programs: str) -> None:
     own, general = built(kernel)
@@ -115,9 +114,8 @@ def test_sizes_that_vary_are_numbers_of_the_launch() -> None:
 
 
 def test_other_chips_compile_the_source() -> None:
-    for target in ("cuda:sm_80", "rocm:gfx942"):
-        variants = built(kernel_of(1, 2, 100, 64), target)
-        assert not any(variant.launch.tensor_maps for variant in variants)
+    variants = built(kernel_of(1, 2, 100, 64), "rocm:gfx942")
+    assert not any(variant.launch.tensor_maps for variant in variants)
 
 
 def test_a_template_that_does_not_fit_is_noted_and_the_source_takes_its_place() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -302,7 +301,6 @@ def test_a_graph_without_products_asks_nobody(client: Client) -> None:
     fast = torch.compile(lambda x: (x * 3.5).sin(), backend="kernelfarm", options=client.options)
     torch.testing.assert_close(fast(x), (x * 3.5).sin())
     assert not any(name.startswith("tuning.") for name in counters.snapshot())
-    assert threading.active_count() < 100
 
 
 def test_tuned_products_are_refused_with_cuda_graphs(client: Client) -> None:
