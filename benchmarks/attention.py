@@ -8,7 +8,7 @@ come from memory.
 Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...]
        python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several]
        python -m benchmarks.attention run FOLDER [--types T ...] [--several] [--no-inductor]
-       (with --varying, both for numbers of rows that vary)
+       (with --varying, both for numbers of rows that vary; --only TEXT ... for some cases)
 """
 
 from __future__ import annotations
@@ -141,6 +141,25 @@ GPU_CASES = (
     Case(8, 16, 16, 512, 64, queries=512),
     Case(8, 16, 16, 512, 64, queries=512, has_mask=True),
     Case(32, 16, 16, 197, 64, queries=197),
+    # Other widths: MiniLM, diffusion U-Nets (also of a text's keys), SigLIP, Phi-3.
+    Case(32, 12, 12, 128, 32, queries=128, has_mask=True),
+    Case(32, 12, 12, 256, 32, queries=256),
+    Case(2, 8, 8, 4096, 40, queries=4096),
+    Case(2, 8, 8, 77, 40, queries=4096),
+    Case(2, 8, 8, 1024, 80, queries=1024),
+    Case(8, 16, 16, 729, 72, queries=729),
+    Case(1, 32, 32, 2048, 96, queries=2048, is_causal=True),
+    # Few queries, as of a checked draft.
+    Case(1, 32, 8, 4096, 128, queries=2, has_mask=True),
+    Case(1, 32, 8, 1024, 128, queries=4, has_mask=True),
+    Case(1, 32, 8, 16384, 128, queries=8, has_mask=True),
+    Case(8, 32, 8, 2048, 128, queries=4, has_mask=True),
+    Case(8, 12, 12, 1024, 64, queries=8, has_mask=True),
+    Case(64, 32, 8, 1024, 128, queries=4, has_mask=True),
+    Case(1, 32, 8, 4096, 128, queries=16, has_mask=True),
+    Case(1, 32, 8, 4096, 128, queries=32, has_mask=True),
+    Case(8, 32, 8, 2048, 128, queries=32, has_mask=True),
+    Case(8, 16, 16, 32, 64, queries=32),
 )
 
 
@@ -163,6 +182,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--types", nargs="*")
     parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold any of these")
     parser.add_argument("--varying", action="store_true", help="numbers of rows vary")
     parser.add_argument("--several", action="store_true", help="only those of several queries")
     return parser.parse_args()
@@ -181,7 +201,8 @@ def _marked(operands: tuple[Tensor, ...], options: argparse.Namespace) -> tuple[
 
 
 def _gpu_cases(options: argparse.Namespace) -> list[Case]:
-    return [case for case in GPU_CASES if case.queries > 1 or not options.several]
+    cases = [case for case in GPU_CASES if case.queries > 1 or not options.several]
+    return [c for c in cases if not options.only or any(text in str(c) for text in options.only)]
 
 
 def _compiled(case: Case, backend: Any, options: Any = None, *, varies: bool = False) -> Layer:

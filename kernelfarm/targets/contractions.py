@@ -188,13 +188,12 @@ class SplitAttentionFacts:
 class FlashAttentionFacts:
     """Attention of several queries for each head that a template kernel computes faster.
 
-    `types` are the types of its elements, and `widths` the numbers of them that heads have. There
-    are at least `least_queries` queries.
+    `types` are the types of its elements; heads have `least_width` to `most_width` of them.
     """
 
     types: tuple[str, ...]
-    widths: tuple[int, ...]
-    least_queries: int
+    least_width: int
+    most_width: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def flash_attention(
     mask_at, mask_batch, mask_head, mask_row, mask_column,
     HEADS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
     IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr, HAS_SUMS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr,
 ):
     tile = tl.cdiv(length, BLOCK) - 1 - tl.program_id(0) // (sequences * HEADS)
     batch = ((tl.program_id(0) // HEADS) % sequences).to(tl.int64)
@@ -60,16 +60,18 @@ def flash_attention(
     rows = tile * BLOCK + tl.arange(0, BLOCK)
     own = rows < length
     far_rows = rows.to(tl.int64)[:, None]
-    across = tl.arange(0, WIDTH)[None, :]
+    across = tl.arange(0, WIDTH_BLOCK)[None, :]
+    is_inside = across < WIDTH
     query_base = query + query_at + batch * query_batch + head * query_head
     queries = tl.load(
-        query_base + far_rows * query_row + across * query_column, mask=own[:, None], other=0.0
+        query_base + far_rows * query_row + across * query_column,
+        mask=own[:, None] & is_inside, other=0.0,
     )
     key_base = key + key_at + batch * key_batch + group * key_head
     value_base = value + value_at + batch * value_batch + group * value_head
     top = tl.full([BLOCK], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    found = tl.zeros([BLOCK, WIDTH], tl.float32)
+    found = tl.zeros([BLOCK, WIDTH_BLOCK], tl.float32)
     end = key_count
     if IS_CAUSAL:
         end = tl.minimum(key_count, (tile + 1) * BLOCK)
@@ -79,7 +81,7 @@ def flash_attention(
         far_columns = columns.to(tl.int64)
         block = tl.load(
             key_base + (far_columns * key_row)[:, None] + across * key_column,
-            mask=seen[:, None], other=0.0,
+            mask=seen[:, None] & is_inside, other=0.0,
         )
         scores = tl.dot(queries, tl.trans(block)) * (SCALE * LOG2_E)
         if HAS_MASK:
@@ -99,7 +101,7 @@ def flash_attention(
         total = total * kept + tl.sum(weights, 1)
         block = tl.load(
             value_base + (far_columns * value_row)[:, None] + across * value_column,
-            mask=seen[:, None], other=0.0,
+            mask=seen[:, None] & is_inside, other=0.0,
         )
         found = found * kept[:, None] + tl.dot(weights.to(block.dtype), block)
         top = higher
@@ -108,7 +110,9 @@ def flash_attention(
         tl.store(place, (top + tl.log2(total)) * LN_2, mask=own)
     found = found / tl.where(total == 0.0, 1.0, total)[:, None]
     place = ((batch * length + far_rows) * HEADS + head) * WIDTH
-    tl.store(out + place + across, found.to(out.dtype.element_ty), mask=own[:, None])
+    tl.store(
+        out + place + across, found.to(out.dtype.element_ty), mask=own[:, None] & is_inside
+    )
 """
 
 
@@ -141,6 +145,7 @@ def flash_attention(
         "HAS_MASK": mask is not None,
         "HAS_SUMS": has_sums,
         "BLOCK": _BLOCK,
+        "WIDTH_BLOCK": 1 << (width.as_int() - 1).bit_length(),
     }
     params: list[UserParam] = [
         *(Pointer(name, dtype) for name in ("query", "key", "value")),

@@ -41,6 +41,7 @@ ATTENTION = (
 )
 """The last two also return log-sum-exps, for gradients."""
 _AXES = 4
+_EVEN_WIDTH = 8
 # Parts that a large batch does not need cost it less than a small one loses without them.
 _LIKELY_SEQUENCES = 8
 
@@ -196,15 +197,16 @@ def _flash_refused(
     if known is None:
         return Refused("of several queries, for which kernels were not timed")
     query, key, value, *masks = (facts.types[operand] for operand in operands(node))
-    length = likely_elems(query.shape[2:3], likely_sizes(facts.graph.symbols))
-    widths = " or ".join(map(str, known.widths))
+    width = query.shape[3]
     reasons = {
         f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
         not in known.types,
-        f"of heads of other than {widths} elements": query.shape[3] is not value.shape[3]
-        or not query.shape[3].is_constant
-        or query.shape[3].constant not in known.widths,
-        f"of less than {known.least_queries} queries": length < known.least_queries,
+        f"of heads of other than {known.least_width} to {known.most_width} elements": width
+        is not value.shape[3]
+        or not width.is_constant
+        or not known.least_width <= width.constant <= known.most_width,
+        # Rows of other widths are none that tensor maps describe.
+        f"of heads of no multiple of {_EVEN_WIDTH} elements": width.constant % _EVEN_WIDTH != 0,
         # What a backward kernel expects of a query that sees no key is its own matter.
         "with a mask and log-sum-exps": bool(masks) and saves,
         "whose log-sum-exps are not those of each query": saves

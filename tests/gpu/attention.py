@@ -123,6 +123,18 @@ def flash_cases() -> Iterator[Case]:
                     partial(_attend, is_causal=is_causal),
                     partial(_operands, *shapes, dtype=dtype),
                 )
+    for width in (32, 40, 72, 80, 96):
+        for is_causal in (False, True):
+            yield case(
+                f"attention of several queries of {width}, causal {is_causal}",
+                partial(_attend, is_causal=is_causal),
+                partial(_operands, (2, 4, 200, width), (2, 2, 300, width)),
+            )
+        yield case(
+            f"attention of several queries of {width} with masks of keys",
+            _attend,
+            partial(_operands, (2, 8, 70, width), (2, 4, 257, width), masks=(2, 1, 1)),
+        )
     for masks in ((1, 1, 1), (2, 1, 300), (2, 8, 1), (1, 8, 300)):
         for width in (64, 128):
             yield case(

@@ -96,6 +96,7 @@ def program_of(form: Form, operands: Sequence[Tensor] | None = None) -> Program:
         Form(batch=2, mask=(2, 1, 1)),
         Form(heads=4, mask=(1, 4, 70), queries=70, width=128),
         Form(is_packed=True),
+        Form(queries=2, width=40),
     ],
     ids=str,
 )
@@ -166,8 +167,8 @@ def test_what_tensor_maps_cannot_describe_is_left_to_the_source() -> None:
 @pytest.mark.parametrize(
     ("form", "reason"),
     [
-        (Form(queries=63), "of less than 64 queries"),
-        (Form(width=80), "of heads of other than 64 or 128 elements"),
+        (Form(width=136), "of heads of other than 32 to 128 elements"),
+        (Form(width=44), "of heads of no multiple of 8 elements"),
         (Form(dtype=torch.float32), "of f32, for which kernels were not timed"),
     ],
 )

@@ -31,10 +31,12 @@ _TEXT = Path(__file__).with_name("gluon_flash_attention.py")
 _ENTRY = "flash_attention"
 _CONSTANT = re.compile(r"^(\w+) = gl\.constexpr\(.*\)$", re.MULTILINE)
 _DESCRIPTION = re.compile(r'\A""".*?"""\n+', re.DOTALL)
-_CONSTANTS = ("HEADS", "SHARING", "WIDTH", "SCALE", "IS_CAUSAL", "HAS_MASK", "HAS_SUMS")
+_CONSTANTS = ("HEADS", "SHARING", "WIDTH_BLOCK", "SCALE", "IS_CAUSAL", "HAS_MASK", "HAS_SUMS")
 _OPERANDS = ("query", "key", "value", "out")
 _STEPS = ("batch", "head", "row")
 _ROWS = 64
+# Heads that leave registers for a third group.
+_NARROW_WIDTH = 64
 _BLOCK = 128
 _STAGES = 2
 # The least step that a tensor map takes, for an axis of one element.
@@ -121,11 +123,16 @@ def _numbers(kernel: UserKernel) -> dict[str, Expr]:
 
 def _form(kernel: UserKernel, numbers: dict[str, Expr], multiprocessors: int) -> _Form:
     """What was fastest on an H200, by the width of a head and whether keys are hidden."""
-    length, width = numbers["length"], numbers["WIDTH"].as_int()
+    length, width = numbers["length"], numbers["WIDTH_BLOCK"].as_int()
     is_causal = kernel.constants["IS_CAUSAL"] is True
     groups = 2
     # A third group leaves registers for heads of 64 elements, but not for causal scores and masks.
-    if width == _ROWS and not is_causal and numbers["mask_row"] is ZERO and length.is_constant:
+    if (
+        width <= _NARROW_WIDTH
+        and not is_causal
+        and numbers["mask_row"] is ZERO
+        and length.is_constant
+    ):
         rows = {g: -(-length.constant // (g * _ROWS)) * g * _ROWS for g in (2, 3)}
         groups = 3 if rows[3] <= rows[2] * _MOST_WASTE else 2
     heads = numbers["HEADS"].as_int()
@@ -162,7 +169,7 @@ def _source(kernel: UserKernel, form: _Form, numbers: dict[str, Expr]) -> Triton
         raise InternalError(f"the text of flash attention has no {', '.join(stated)}")
     text = text.replace(f"def {_ENTRY}(", f"def {kernel.name}(")
     dtype = kernel.pointers[0].dtype
-    width = numbers["WIDTH"].as_int()
+    width = numbers["WIDTH_BLOCK"].as_int()
     # Constants of the text have names in capitals.
     params = [param for param in kernel.params if not param.name.isupper()]
     signature = [(param.name, type_name(param)) for param in params]
@@ -173,10 +180,11 @@ def _source(kernel: UserKernel, form: _Form, numbers: dict[str, Expr]) -> Triton
 
 
 def _map_type(dtype: DType, rows: int, width: int) -> str:
-    """The type of a map that copies rows, permuted over 128 bytes as multiplications want it."""
+    """The type of a map that copies rows, permuted as multiplications want it."""
+    size = dtype.itemsize_bytes
     layout = (
-        f"NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth={8 * dtype.itemsize_bytes},"
-        " rank=4, transposed=False, fp4_padded=False, cga_layout=[])"
+        f"NVMMASharedLayout(swizzle_byte_width={min(128, width * size)},"
+        f" element_bitwidth={8 * size}, rank=4, transposed=False, fp4_padded=False, cga_layout=[])"
     )
     return f"tensordesc<{TYPE_NAMES[dtype]}[1,1,{rows},{width}],{layout}>"
 

@@ -24,7 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 HEADS = gl.constexpr(1)
 SHARING = gl.constexpr(1)
-WIDTH = gl.constexpr(64)
+# The width of a head, filled up to a power of two: maps read zeros there, and copy nothing back.
+WIDTH_BLOCK = gl.constexpr(64)
 SCALE = gl.constexpr(0.125)
 IS_CAUSAL = gl.constexpr(False)
 HAS_MASK = gl.constexpr(False)
@@ -155,7 +156,7 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
     queries, keys, values, results = memory
     query_full, query_free, key_full, key_free, value_full, value_free, turns = barriers
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
-    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    sum_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH_BLOCK, 16])
     weight_layout: gl.constexpr = gl.DotOperandLayout(0, sum_layout, 2)
     row_layout: gl.constexpr = gl.SliceLayout(1, sum_layout)
     # Without a mask, scores are scaled within the exponent.
@@ -165,7 +166,7 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
     own = which * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(1, score_layout))
     own_columns = gl.arange(0, BLOCK, layout=gl.SliceLayout(0, score_layout))
     zeros = gl.zeros([ROWS, BLOCK], gl.float32, layout=score_layout)
-    query = queries.index(which).reshape([ROWS, WIDTH])
+    query = queries.index(which).reshape([ROWS, WIDTH_BLOCK])
     key_stage = 0
     key_phase = 0
     value_stage = 0
@@ -177,10 +178,10 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
         if at < tile_count(sizes):
             rows = first + own
             columns = (blocks - 1) * BLOCK + own_columns
-            found = gl.zeros([ROWS, WIDTH], gl.float32, layout=sum_layout)
+            found = gl.zeros([ROWS, WIDTH_BLOCK], gl.float32, layout=sum_layout)
             mbarrier.wait(query_full.index(which), query_phase)
             mbarrier.wait(key_full.index(key_stage), key_phase)
-            key = keys.index(key_stage).reshape([BLOCK, WIDTH]).permute((1, 0))
+            key = keys.index(key_stage).reshape([BLOCK, WIDTH_BLOCK]).permute((1, 0))
             scores = warpgroup_mma(query, key, zeros, use_acc=False, is_async=True)
             scores = warpgroup_mma_wait(0, deps=(scores,))
             mbarrier.arrive(key_free.index(key_stage))
@@ -199,10 +200,10 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
                 mbarrier.wait(key_full.index(key_stage), key_phase)
                 if TAKES_TURNS:
                     mbarrier.wait(turns.index(which), turn_phase)
-                key = keys.index(key_stage).reshape([BLOCK, WIDTH]).permute((1, 0))
+                key = keys.index(key_stage).reshape([BLOCK, WIDTH_BLOCK]).permute((1, 0))
                 scores = warpgroup_mma(query, key, zeros, use_acc=False, is_async=True)
                 mbarrier.wait(value_full.index(value_stage), value_phase)
-                value = values.index(value_stage).reshape([BLOCK, WIDTH])
+                value = values.index(value_stage).reshape([BLOCK, WIDTH_BLOCK])
                 found = warpgroup_mma(narrow, value, found, is_async=True)
                 if TAKES_TURNS:
                     mbarrier.arrive(turns.index((which + 1) % GROUPS))
@@ -230,7 +231,7 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
             mbarrier.arrive(query_free.index(which))
             query_phase ^= 1
             mbarrier.wait(value_full.index(value_stage), value_phase)
-            value = values.index(value_stage).reshape([BLOCK, WIDTH])
+            value = values.index(value_stage).reshape([BLOCK, WIDTH_BLOCK])
             found = warpgroup_mma(narrow, value, found, is_async=True)
             found = warpgroup_mma_wait(0, deps=(found,))
             mbarrier.arrive(value_free.index(value_stage))
@@ -245,7 +246,7 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
             # The copy of the last tile's results has read them when this returns.
             tma.store_wait(0)
             gl.barrier()
-            results.index(which).reshape([ROWS, WIDTH]).store(found.to(values.dtype))
+            results.index(which).reshape([ROWS, WIDTH_BLOCK]).store(found.to(values.dtype))
             fence_async_shared()
             gl.barrier()
             # Rows behind the last query are not copied.
@@ -291,10 +292,10 @@ def flash_attention(
 ):
     """The kernel; maps have axes (batch, heads, rows, width), and hold the operands' steps."""
     dtype: gl.constexpr = query_map.dtype
-    queries = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], query_map.layout)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], key_map.layout)
-    values = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH], value_map.layout)
-    results = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH], out_map.layout)
+    queries = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH_BLOCK], query_map.layout)
+    keys = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH_BLOCK], key_map.layout)
+    values = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH_BLOCK], value_map.layout)
+    results = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH_BLOCK], out_map.layout)
     memory = (queries, keys, values, results)
     sizes = (sequences, length, key_count)
     steps = (mask_at, mask_batch, mask_head, mask_row)

@@ -103,6 +103,15 @@ def test_maps_have_the_places_of_the_operands() -> None:
     assert {m.swizzle_bytes for m in own.launch.tensor_maps} == {128}
 
 
+def test_heads_are_filled_up_to_a_power_of_two() -> None:
+    kernel = kernel_of(2, 4, 100, 40)
+    own, _ = built(kernel)
+    assert kernel.constants["WIDTH_BLOCK"] == 64
+    # The rest of a box is zeros, and is not copied back.
+    assert [m.extents[3] for m in own.launch.tensor_maps] == [40] * 4
+    assert [m.box[3] for m in own.launch.tensor_maps] == [64] * 4
+
+
 def test_sizes_that_vary_are_numbers_of_the_launch() -> None:
     batch, length = symbol("a"), symbol("b")
     own, general = built(kernel_of(batch, 4, length, 64, is_causal=True))
