@@ -1,15 +1,15 @@
-"""The template of attention with one query for each head, whose keys are divided in parts.
+"""The template of attention with few queries for each head, whose keys are divided in parts.
 
 A program reads the keys and values of one part of one group of heads once, for all queries of the
-group. The queries are the rows of small products of matrices, filled up to the 16 rows that matrix
-instructions have at least. Scores never reach memory: the largest score so far, the sum of weights
-and the weighted sum of values are kept in registers ("flash decoding", Dao et al. 2023). A kernel
-of prims joins the parts.
+group. The queries of all its heads are the rows of small products of matrices, filled up to the 16
+rows that matrix instructions have at least. Scores never reach memory: the largest score so far,
+the sum of weights and the weighted sum of values are kept in registers ("flash decoding", Dao et
+al. 2023). A kernel of prims joins the parts.
 
 Shapes:
-    query: (b, g * h, 1, d); key: (b, g, s, d); value: (b, g, s, e)
-    mask, added to the scores: (b or 1, g * h or 1, 1, s)
-    sums: (b, g, parts, h, e) f32; tops and totals: (b, g, parts, h) f32
+    query: (b, g * h, q, d); key: (b, g, s, d); value: (b, g, s, e)
+    mask, added to the scores: (b or 1, g * h or 1, q or 1, s)
+    sums: (b, g, parts, h * q, e) f32; tops and totals: (b, g, parts, h * q) f32
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ LN_2 = 0.6931471805599453
 
 def attention_parts(
     query, key, value, mask, sums, tops, totals,
-    keys, query_at, query_batch, query_head, key_at, key_batch, key_group, key_row,
+    keys, query_at, query_batch, query_head, query_row, key_at, key_batch, key_group, key_row,
     value_at, value_batch, value_group, value_row, mask_at, mask_batch, mask_head,
-    GROUPS: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr,
+    mask_row,
+    GROUPS: tl.constexpr, HEADS: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr,
     WIDTH: tl.constexpr, WIDTH_BLOCK: tl.constexpr, DEPTH: tl.constexpr, DEPTH_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr, PARTS: tl.constexpr, SCALE: tl.constexpr, HAS_MASK: tl.constexpr,
-    HAS_HEAD_MASKS: tl.constexpr, IS_WIDE: tl.constexpr,
+    HAS_ROW_MASKS: tl.constexpr, IS_WIDE: tl.constexpr,
 ):
     batch = (tl.program_id(0) // GROUPS).to(tl.int64)
     group = (tl.program_id(0) % GROUPS).to(tl.int64)
@@ -58,10 +59,12 @@ def attention_parts(
     rows = tl.arange(0, ROWS)
     across = tl.arange(0, WIDTH_BLOCK)
     along = tl.arange(0, DEPTH_BLOCK)
-    own = rows < HEADS
-    heads = group * HEADS + rows
+    own = rows < HEADS * QUERIES
+    heads = group * HEADS + rows // QUERIES
+    lines = (rows % QUERIES).to(tl.int64)
+    places = query + query_at + batch * query_batch + heads * query_head + lines * query_row
     queries = tl.load(
-        query + query_at + batch * query_batch + (heads * query_head)[:, None] + across[None, :],
+        places[:, None] + across[None, :],
         mask=own[:, None] & (across < WIDTH)[None, :], other=0.0,
     )
     key_base = key + key_at + batch * key_batch + group * key_group
@@ -82,9 +85,9 @@ def attention_parts(
         scores = tl.dot(queries, tl.trans(block)) * (SCALE * LOG2_E)
         if HAS_MASK:
             mask_base = mask + mask_at + batch * mask_batch
-            if HAS_HEAD_MASKS:
+            if HAS_ROW_MASKS:
                 added = tl.load(
-                    mask_base + (heads * mask_head)[:, None] + at[None, :],
+                    mask_base + (heads * mask_head + lines * mask_row)[:, None] + at[None, :],
                     mask=own[:, None] & seen[None, :], other=0.0,
                 )
                 scores += added.to(tl.float32) * LOG2_E
@@ -103,7 +106,7 @@ def attention_parts(
         )
         found = found * kept[:, None] + tl.dot(weights.to(block.dtype), block)
         top = higher
-    stored = (tl.program_id(0).to(tl.int64) * PARTS + part) * HEADS + rows
+    stored = (tl.program_id(0).to(tl.int64) * PARTS + part) * (HEADS * QUERIES) + rows
     tl.store(tops + stored, top * LN_2, mask=own)
     tl.store(totals + stored, total, mask=own)
     tl.store(
@@ -136,6 +139,7 @@ def attention_parts(
     query, key, value = views[:3]
     batch, groups, keys, width = key.shape
     heads = query.shape[1].as_int() // groups.as_int()
+    queries = query.shape[2].as_int()
     depth = value.shape[3].as_int()
     mask = views[3] if len(views) > 3 else None
     masks = _mask_numbers(mask)
@@ -144,6 +148,7 @@ def attention_parts(
         "query_at": query.offset,
         "query_batch": query.strides[0],
         "query_head": query.strides[1],
+        "query_row": ZERO if queries == 1 else query.strides[2],
         "key_at": key.offset,
         "key_batch": key.strides[0],
         "key_group": key.strides[1],
@@ -155,11 +160,13 @@ def attention_parts(
         "mask_at": masks[0],
         "mask_batch": masks[1],
         "mask_head": masks[2],
+        "mask_row": masks[3],
     }
     constants: dict[str, Value] = {
         "GROUPS": groups.as_int(),
         "HEADS": heads,
-        "ROWS": max(_LEAST_ROWS, _power_of_2(heads)),
+        "QUERIES": queries,
+        "ROWS": max(_LEAST_ROWS, _power_of_2(heads * queries)),
         "WIDTH": width.as_int(),
         "WIDTH_BLOCK": max(_LEAST_ROWS, _power_of_2(width.as_int())),
         "DEPTH": depth,
@@ -168,7 +175,7 @@ def attention_parts(
         "PARTS": parts,
         "SCALE": scale,
         "HAS_MASK": mask is not None,
-        "HAS_HEAD_MASKS": masks[2] is not ZERO,
+        "HAS_ROW_MASKS": masks[2] is not ZERO or masks[3] is not ZERO,
         "IS_WIDE": not all(_is_narrow(v.strides[2] * keys, bounds) for v in (key, value)),
     }
     rows = (key.strides[2], value.strides[2])
@@ -205,14 +212,14 @@ def _params(
     return tuple(params), tuple(sizes)
 
 
-def _mask_numbers(mask: StridedView | None) -> tuple[Expr, Expr, Expr]:
-    """Offset, and strides of batch and head, which are 0 along an axis of one element."""
+def _mask_numbers(mask: StridedView | None) -> tuple[Expr, Expr, Expr, Expr]:
+    """Offset, and strides of batch, head and query, which are 0 along an axis of one element."""
     if mask is None:
-        return ZERO, ZERO, ZERO
+        return ZERO, ZERO, ZERO, ZERO
     axes = list(zip(mask.shape, mask.strides, strict=True))
     axes = [(ONE, ZERO)] * (4 - len(axes)) + axes
-    batch, head = (ZERO if extent is ONE else stride for extent, stride in axes[:2])
-    return mask.offset, batch, head
+    batch, head, row = (ZERO if extent is ONE else stride for extent, stride in axes[:3])
+    return mask.offset, batch, head, row
 
 
 def _is_narrow(reach: Expr, bounds: Bounds) -> bool:

@@ -89,28 +89,29 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
     for node in nodes:
         spend(8)
         verdict = _no_attention(facts, node)
-        is_one = verdict is None and facts.types[operands(node)[0]].shape[2] is ONE
-        if verdict is None and not is_one:
+        if verdict is None:
             saves = not read.isdisjoint(node.results[1:])
-            verdict = _flash_refused(facts, node, target.flash_attention, saves=saves)
-            whole |= {node.results[0]} if verdict is None else set()
-            note = f"of several queries{' with log-sum-exps' * saves} by kernels"
-        elif verdict is None and not read.isdisjoint(node.results[1:]):
-            verdict = Refused("whose log-sum-exps are read")
-        elif verdict is None:
-            verdict, count = _split(facts, node, target.split_attention)
-            parts |= {node.results[0]: count} if verdict is None else {}
-            note = f"of one query, keys in {count} parts, by kernels"
+            length = facts.types[operands(node)[0]].shape[2]
+            verdict, count = _split(facts, node, target.split_attention, saves=saves)
+            queries = "one query" if length is ONE else "several queries"
+            note = f"of {queries}, keys in {count} parts, by kernels"
+            if length is not ONE and count <= 1:  # parts do not fill the chip better
+                verdict, count = _flash_refused(facts, node, target.flash_attention, saves=saves), 0
+                note = f"of several queries{' with log-sum-exps' * saves} by kernels"
+            if verdict is None:
+                parts |= {node.results[0]: count} if count else {}
+                whole |= set() if count else {node.results[0]}
         notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
     chosen = frozenset((*parts, *whole))
     return ContractionChoice(chosen, notes=_texts(notes), parts=parts, whole=frozenset(whole))
 
 
 def _split(
-    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None
+    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, *, saves: bool
 ) -> tuple[Refused | None, int]:
-    """Why the framework computes attention of one query; the parts if a template kernel does."""
-    verdict = _split_refused(facts, node, known)
+    """Why no template kernel divides the keys of attention in parts; how many parts if one does."""
+    verdict = Refused("whose log-sum-exps are read") if saves else None
+    verdict = verdict or _split_refused(facts, node, known)
     if known is None or verdict is not None:
         return verdict, 0
     key = facts.types[operands(node)[1]]
@@ -164,10 +165,13 @@ def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | 
 def _split_refused(
     facts: GraphFacts, node: Node, known: SplitAttentionFacts | None
 ) -> Refused | None:
-    """Why the framework computes attention of one query; None if a template kernel does."""
+    """Why no template kernel divides the keys of attention in parts; None if one does."""
     if known is None:
         return Refused("of one query, for which kernels were not timed")
     query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    if not query.shape[2].is_constant:
+        return Refused("of a varying number of queries")
+    sharing = query.shape[1].constant // key.shape[1].constant * query.shape[2].constant
     widths, keys = (query.shape[3], value.shape[3]), key.shape[2]
     reasons = {
         "of one query that sees one key": node.attr("is_causal") is True,
@@ -176,8 +180,8 @@ def _split_refused(
         f"of heads of more than {known.most_width} elements": not all(
             width.is_constant and width.constant <= known.most_width for width in widths
         ),
-        f"of more than {known.most_sharing} heads that share one of keys": query.shape[1].constant
-        > known.most_sharing * key.shape[1].constant,
+        f"of more than {known.most_sharing} queries that share a head of keys": sharing
+        > known.most_sharing,
         f"of more than {known.most_groups} heads of keys": _likely_groups(facts, key)
         > known.most_groups,
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),

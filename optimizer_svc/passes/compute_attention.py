@@ -112,9 +112,9 @@ class _Writer(ContractionWriter):
         Statistics are spread over the elements of a value first, so that one kernel joins all.
         """
         query, key, value = operands(node)[:3]
-        (batch, groups), heads = self.types[key].shape[:2], self.types[query].shape[1]
-        depth = self.types[value].shape[3]
-        rows = (batch, groups, as_expr(heads.constant // groups.constant), depth)
+        (batch, groups), depth = self.types[key].shape[:2], self.types[value].shape[3]
+        heads, queries = self.types[query].shape[1:3]
+        rows = (batch, groups, queries * (heads.constant // groups.constant), depth)
         statistics = (*rows[:2], as_expr(parts), rows[2])
         sums, *found = self._parts(node, statistics, depth)
         shape = self.types[sums].shape

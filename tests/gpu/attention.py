@@ -36,6 +36,13 @@ def attention_cases() -> Iterator[Case]:
             _attend,
             partial(_operands, (2, 8, 1, 64), (2, 4, 700, 64), masks=masks),
         )
+    for queries, masks in ((2, ()), (5, (1, 1, 5)), (8, (2, 1, 1)), (4, (2, 8, 4))):
+        for dtype in HALVES:
+            yield case(
+                f"attention of few queries, {queries}, with masks {masks}, {dtype}",
+                _attend,
+                partial(_operands, (2, 8, queries, 80), (2, 4, 1111, 80), dtype=dtype, masks=masks),
+            )
     yield case(
         "attention of one query whose heads lie side by side",
         lambda *x: _attend(*(each.transpose(1, 2) for each in x)),

@@ -30,7 +30,7 @@ TARGET = target_facts("cuda:sm_90a")
 
 @dataclass(frozen=True)
 class Form:
-    """Queries (batch, groups * heads, 1, width), keys (batch, groups, keys, width)."""
+    """Queries (batch, groups * heads, queries, width), keys (batch, groups, keys, width)."""
 
     batch: int = 1
     groups: int = 2
@@ -40,6 +40,7 @@ class Form:
     mask: tuple[int, ...] | None = None
     dtype: torch.dtype = torch.bfloat16
     is_turned: bool = False
+    queries: int = 1
 
     def operands(self) -> list[Tensor]:
         """Query, key, value and mask; turned keys have the heads of a position side by side."""
@@ -53,12 +54,12 @@ class Form:
             return x.transpose(1, 2) if self.is_turned else x
 
         found = [
-            drawn(self.groups * self.heads, 1, self.width),
+            drawn(self.groups * self.heads, self.queries, self.width),
             drawn(self.groups, self.keys, self.width),
             drawn(self.groups, self.keys, self.width),
         ]
         if self.mask is not None:
-            found.append(torch.rand(*self.mask, 1, self.keys) < 0.7)
+            found.append(torch.rand(*(*self.mask, 1)[:3], self.keys) < 0.7)
         return found
 
 
@@ -86,6 +87,9 @@ FORMS = (
     Form(batch=2, mask=(2, 1), is_turned=True),
     Form(mask=(1, 6), dtype=torch.float16),
     Form(batch=3, mask=(3, 6), keys=640),
+    Form(queries=5, heads=2, keys=500),
+    Form(batch=2, queries=4, keys=600, mask=(2, 1, 4), is_turned=True),
+    Form(queries=3, keys=600, mask=(1, 6, 3)),
 )
 
 
@@ -123,6 +127,24 @@ def test_parts_fill_the_chip_and_have_enough_keys() -> None:
 
 def test_many_heads_of_keys_are_the_frameworks() -> None:
     assert not templates(program_of(Form(groups=5, keys=256, batch=13).operands()))
+
+
+def test_several_queries_are_divided_if_more_programs_fill_the_chip() -> None:
+    kernels = {
+        form: templates(program_of(form.operands()))[0]
+        for form in (
+            Form(groups=8, heads=4, queries=8, keys=4096, width=64),
+            Form(groups=8, heads=4, queries=9, keys=4096, width=64),
+            Form(groups=8, heads=4, queries=8, keys=200, width=64),
+            Form(groups=8, heads=4, queries=8, keys=2048, width=64, batch=9),
+        )
+    }
+    assert [kernel.entry for kernel in kernels.values()] == [
+        "attention_parts",
+        "flash_attention",  # more rows than were measured
+        "flash_attention",  # one part
+        "flash_attention",  # enough heads
+    ]
 
 
 def test_too_many_heads_that_share_keys_are_the_frameworks() -> None:
