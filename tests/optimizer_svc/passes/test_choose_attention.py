@@ -74,14 +74,14 @@ return %9: bf16[2, 4, 1, 8]@[32, 8, 32, 1], %10: bf16[2, 4, 16, 8]@[512, 8, 32, 
 
 
 @pytest.mark.golden
-def test_gpus_divide_the_keys_of_one_query() -> None:
+def test_gpus_divide_the_keys_of_few_queries() -> None:
     assert_golden(
         before_and_after("choose-attention", ONE_QUERY, "cuda:sm_90a").partition("-- after")[2],
         """\
 : attention
-by kernels: %9
+by kernels: %9, %10
 attention: 1 of one query, keys in 4 parts, by kernels
-attention: 1 by the framework: of several queries
+attention: 1 of several queries, keys in 4 parts, by kernels
 attention: 1 by the framework: of f32, for which kernels were not timed
 attention: 1 by the framework: of less than 128 keys
 attention: 1 by the framework: of heads of more than 128 elements
