@@ -2,8 +2,8 @@
 
 A bias and ReLU follow. Arms, which take turns in one process: the library with a plain weight
 (`eager`, channels last), with a packed one (`packed`, as in frozen models without kernels; in f32,
-between conversions, types that the library computes faster so), and kernels (`ours`). The table `[depthwise]` in the files of targets
-states where kernels are faster.
+between conversions, types that the library computes faster so), and kernels (`ours`). The table
+`[depthwise]` in the files of targets states where kernels are faster.
 
 Usage: python -m benchmarks.depthwise [--type T] [--threads N] [--batch N] [--cases CxSxKxD ...]
 """

@@ -35,7 +35,7 @@ takes four."""
 _LINE_BYTES: Final = 64
 _ONE_VECTOR_BLOCKS: Final = frozenset({512})
 """Vectors, by their bits, that are blocks of their own. Sums of a row stay in the first-level cache
-beside the image's rows: with AVX-512, 672 channels of bf16 take 0.9 of the time of longer blocks."""
+beside the image's rows: 672 channels of bf16 take 0.9 of the time of longer blocks."""
 _SUM_BYTES: Final = 4
 _MOST_ROW_BYTES: Final = 64 * 1024
 """Of the sums of a row of results, which are on the stack."""
