@@ -1,8 +1,8 @@
 """Advice to Linux: to back large new tensors of a processor by pages of 2 MiB.
 
 The C library takes memory of more than 32 MiB from the system at each call, and gives it back when
-it is freed. To fill 100 MB then takes 40 ms with pages of 4 KiB, most of it for page faults, and 6 ms
-with pages of 2 MiB (AMD EPYC, Zen 5). Smaller tensors are new memory less often.
+it is freed. To fill 100 MB then takes 40 ms with pages of 4 KiB, most of it for page faults, and 6
+ms with pages of 2 MiB (AMD EPYC, Zen 5). Smaller tensors are new memory less often.
 The arena stays, so its pages cost faults once, and huge ones made no model faster.
 
 Most systems give such pages to memory for which a process asks for them (`madvise`). Others give
