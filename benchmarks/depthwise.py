@@ -1,9 +1,9 @@
 """Depthwise convolutions, compared with the framework's on the CPU.
 
 A bias and ReLU follow. Arms, which take turns in one process: the library with a plain weight
-(`eager`, channels last), with a packed one (`packed`, as in frozen models without kernels; 16 bits
-in f32, between conversions), and kernels (`ours`). The table `[depthwise]` in the files of targets
-states where kernels are faster.
+(`eager`, channels last), with a packed one (`packed`, as in frozen models without kernels; in f32,
+between conversions, types that the library computes faster so), and kernels (`ours`). The table
+`[depthwise]` in the files of targets states where kernels are faster.
 
 Usage: python -m benchmarks.depthwise [--type T] [--threads N] [--batch N] [--cases CxSxKxD ...]
 """
@@ -19,6 +19,7 @@ from torch.nn import functional
 from benchmarks.timing import Call, median_ms
 from kernelfarm.client.freezing.depthwise_weights import ordered_window
 from kernelfarm.client.loaders.host_target import host_cpu_target
+from kernelfarm.client.pytorch.dtypes import dtype_from_torch
 from kernelfarm.client.pytorch.private import packed_operators
 from kernelfarm.client.runtime import arena
 from kernelfarm.targets import target_facts
@@ -93,7 +94,7 @@ def _direct(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
 
 
 def _packed(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Call:
-    """The library's call with a packed weight, in f32.
+    """The library's call with a packed weight, in f32 if the target's facts widen its type.
 
     Raises:
         RuntimeError: PyTorch lacks oneDNN.
@@ -103,14 +104,22 @@ def _packed(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Call:
         raise RuntimeError("this PyTorch has no oneDNN; expected one with packed weights")
     channels, padding = weight.shape[0], weight.shape[-1] // 2
     window = [padding, padding], [stride, stride], [1, 1], channels
-    turned = operators.pack_convolution(weight.float(), *window, list(x.shape))
-    wide = bias.float()
+    own = torch.float32 if _is_widened(x.dtype) else x.dtype
+    turned = operators.pack_convolution(weight.to(own), *window, list(x.shape))
+    typed = bias.to(own)
 
     def call() -> Tensor:
-        found: Tensor = operators.convolution(x.float(), turned, wide, *window, "relu", [], "")
+        found: Tensor = operators.convolution(x.to(own), turned, typed, *window, "relu", [], "")
         return found.to(x.dtype)
 
     return call
+
+
+def _is_widened(dtype: torch.dtype) -> bool:
+    """True if frozen models compute packed convolutions of a type in f32, or have none of it."""
+    known = target_facts(host_cpu_target()).convolutions
+    stated = () if known is None else known.widened
+    return dtype is torch.float16 or dtype_from_torch(dtype).value in stated
 
 
 def _ours(x: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Call:

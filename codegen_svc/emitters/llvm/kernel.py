@@ -94,8 +94,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
             plan = replace(plan, rows=form.units, lane=None)
         case VectorSums():
             plan = replace(plan, rows=(*kernel.outer[:-1], form.units), lane=None)
-    if isinstance(form, TiledProduct | VectorSums):
-        module.rounds_results = form.is_paired and _stores_bf16(kernel)
+    module.rounds_results = _rounds_results(form, target) and _stores_bf16(kernel)
     _write_range(module, kernel, (plan, form), target)
     if scattering_stores(kernel):
         _write_serial_entry(module, kernel, plan)
@@ -113,6 +112,17 @@ def _form(kernel: Kernel, target: CodeTarget) -> _Form | None:
         or vector_sums(kernel, bits, has_bf16_dots=has_dots)
         or tiled_windows(kernel, bits)
     )
+
+
+def _rounds_results(form: _Form | None, target: CodeTarget) -> bool:
+    """True if the processor's instruction rounds sums of bf16, as the library has it."""
+    match form:
+        case TiledProduct() | VectorSums():
+            return form.is_paired
+        case TiledWindows(windows=windows):
+            factors = [factor for each in windows.sums for factor in (each.image, each.weight)]
+            return target.has_bf16_dots and all(each.dtype is DType.BF16 for each in factors)
+    return False
 
 
 def rendered(module: ModuleText, target: CodeTarget) -> str:

@@ -122,17 +122,28 @@ class WindowResults:
                 inner = scope.inner(**{windows.channels.name: channel, _LANE: number})
                 writer.store_all(own.schedule.final_stores, inner)
 
-            bounds = (ZERO_I64, integer(channels, I64))
-            write_loop(fn, "lane", bounds, lane, is_inner=True, lanes=self._lanes(channels))
+            for start, end, lanes in self._loops(channels):
+                bounds = (integer(start, I64), integer(end, I64))
+                write_loop(fn, "lane", bounds, lane, is_inner=True, lanes=lanes)
 
         extent = integer(windows.pixels.extent.constant, I64)
         write_loop(fn, "pixel", (ZERO_I64, extent), pixel, is_inner=False, is_unrolled=False)
 
+    def _loops(self, channels: int) -> list[tuple[int, int, int]]:
+        """The channels of a block in loops: first, end, and how many are computed together.
+
+        Whole vectors have no masks. The channels behind them are one vector, as short as they are.
+        """
+        whole = channels // self._tiled.lanes * self._tiled.lanes
+        found = [(0, whole, self._lanes(whole))] if whole else []
+        rest = channels - whole
+        return [*found, (whole, channels, 1 << (rest - 1).bit_length())] if rest else found
+
     def _lanes(self, channels: int) -> int:
-        """The channels that are computed together: whole vectors of those of a block, if any."""
+        """The channels that are computed together, of whole vectors."""
         lanes = self._tiled.lanes
         together = [lanes << at for at in reversed(range(_TOGETHER.bit_length()))]
-        return next((each for each in together if channels % each == 0), lanes)
+        return next(each for each in together if channels % each == 0)
 
 
 def _no_scan(number: int, scope: Scope) -> Value:

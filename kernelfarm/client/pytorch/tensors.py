@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from kernelfarm.client.pytorch.huge_pages import LEAST_BYTES, ask_for_huge_pages
 from kernelfarm.client.pytorch.private import (
     _empty_strided_cpu,
     _empty_strided_cuda,
@@ -44,7 +45,20 @@ def maker(shape: Sizes, strides: Sizes, dtype: torch.dtype, device: torch.device
 
     Callers must make `device` the current device first.
     """
-    make = _QUICK_MAKERS.get(device.type)
-    if make is not None:
-        return partial(make, shape, strides, dtype)
-    return partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
+    quick = _QUICK_MAKERS.get(device.type)
+    make: MakeTensor = (
+        partial(torch.empty_strided, shape, strides, dtype=dtype, device=device)
+        if quick is None
+        else partial(quick, shape, strides, dtype)
+    )
+    if device.type != "cpu" or _size_bytes(shape, strides, dtype) < LEAST_BYTES:
+        return make
+    return lambda: ask_for_huge_pages(make())
+
+
+def _size_bytes(shape: Sizes, strides: Sizes, dtype: torch.dtype) -> int:
+    """The bytes from the first to the last element; 0 if there is none."""
+    if 0 in shape:
+        return 0
+    last = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    return (last + 1) * dtype.itemsize

@@ -72,4 +72,4 @@ def test_other_types_are_not() -> None:
 
 def test_only_targets_that_were_measured_have_facts() -> None:
     measured = [name for name, facts in all_targets().items() if facts.winograd is not None]
-    assert measured == ["cpu:x86-64-v3-amd"]
+    assert measured == ["cpu:x86-64-v3-amd", "cpu:x86-64-v4-amd", "cpu:x86-64-v4-bf16-amd"]

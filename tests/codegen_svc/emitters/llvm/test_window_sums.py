@@ -12,7 +12,13 @@ from codegen_svc.emitters.llvm.window_tiles import TileRun, tiled_windows
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel, print_kernel
 from kernelfarm.targets import target_facts
-from tests.support.compiled_kernels import built, run, run_targets, stage_text
+from tests.support.compiled_kernels import (
+    built,
+    run,
+    run_targets,
+    stage_text,
+    unless_it_runs,
+)
 from tests.support.window_kernels import (
     DepthwiseCase,
     depthwise_kernel,
@@ -20,6 +26,7 @@ from tests.support.window_kernels import (
     operands_of_case,
 )
 
+PAIRS = "cpu:x86-64-v4-bf16-amd"
 CASES = {
     "3x3": DepthwiseCase(2, (9, 14), 24, (3, 3), padding=(1, 1)),
     "5x5, stride 2": DepthwiseCase(1, (15, 15), 40, (5, 5), stride=2, padding=(2, 2)),
@@ -51,6 +58,13 @@ def test_errors_are_those_of_rounding(name: str, target: str) -> None:
 @pytest.mark.parametrize("name", ["5x5, stride 2", "7x7, residual", "27 channels"])
 def test_sums_of_16_bits_are_in_f32(name: str, dtype: str, target: str) -> None:
     assert largest_error(replace(CASES[name], dtype=dtype), target=target) <= 1
+
+
+@pytest.mark.parametrize("target", [pytest.param(PAIRS, marks=unless_it_runs(PAIRS))])
+@pytest.mark.parametrize("name", ["5x5, stride 2", "7x7, residual", "27 channels"])
+def test_sums_of_bf16_are_rounded_by_an_instruction(name: str, target: str) -> None:
+    case = replace(CASES[name], dtype="bf16")
+    assert largest_error(case, target=target, threads=(1, 2)) <= 1
 
 
 def drawn(seed: int) -> DepthwiseCase:
@@ -86,6 +100,41 @@ def test_code_multiplies_vectors_without_masks(target: str) -> None:
     assert f"@llvm.fma.v{lanes}f32" in text
     assert "@llvm.masked" not in text
     assert "phi <" in text
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "is_rounded"),
+    [
+        (PAIRS, "bf16", True),
+        (PAIRS, "f32", False),
+        (PAIRS, "f16", False),
+        ("cpu:x86-64-v4", "bf16", False),
+    ],
+)
+def test_processors_with_products_of_bf16_round_to_it(
+    target: str, dtype: str, *, is_rounded: bool
+) -> None:
+    case = DepthwiseCase(1, (14, 14), 72, (3, 3), padding=(1, 1), dtype=dtype)
+    asm = stage_text(built(depthwise_kernel(case), target), "asm")
+    assert ("vcvtneps2bf16" in asm) == is_rounded
+
+
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3", "cpu:x86-64-v4"])
+def test_results_of_whole_vectors_have_no_masks(target: str) -> None:
+    """72 channels: AVX-512 has a block of four vectors' channels, and eight in a shorter one."""
+    case = DepthwiseCase(1, (14, 14), 72, (3, 3), padding=(1, 1), after="hardswish")
+    text = stage_text(built(depthwise_kernel(case), target), "llir_opt")
+    assert text.count(".results") > 1
+    assert "@llvm.masked" not in text
+
+
+def test_a_vector_of_64_bytes_is_a_block() -> None:
+    kernel = depthwise_kernel(DepthwiseCase(1, (14, 14), 96, (3, 3), padding=(1, 1), dtype="bf16"))
+    blocks = {bits: tiled_windows(kernel, bits) for bits in (256, 512)}
+    assert {bits: found and found.block_channels for bits, found in blocks.items()} == {
+        256: 32,
+        512: 16,
+    }
 
 
 def test_tiles_at_the_ends_of_a_row_have_code_of_their_own() -> None:

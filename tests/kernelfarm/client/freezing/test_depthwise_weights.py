@@ -12,7 +12,7 @@ from torch import nn
 from kernelfarm.client.freezing.depthwise_weights import ordered_window
 from tests.support.frozen_calls import FrozenCalls
 
-AMD, OTHER = "cpu:x86-64-v3-amd", "cpu:x86-64-v4-amd"
+AMD, OTHER = "cpu:x86-64-v3-amd", "cpu:x86-64-v4"
 PLAIN, PACKED = "aten.convolution.default", "_convolution_pointwise"
 
 

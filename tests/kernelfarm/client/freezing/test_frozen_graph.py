@@ -30,8 +30,6 @@ LINEAR = "mkldnn._linear_pointwise.default"
 
 LIBRARY, KERNELS = "cpu:x86-64-v3", "cpu:x86-64-v3-amd"
 """Targets whose convolutions of one pixel are the library's, and those of kernels."""
-DIRECT = "cpu:x86-64-v4-amd"
-"""A target of which Winograd's algorithm was not timed."""
 DOTS = "cpu:x86-64-v4-bf16-amd"
 
 
@@ -115,15 +113,19 @@ def test_convolutions_that_kernels_compute_keep_plain_weights(
 
 
 def test_a_varying_number_of_images_takes_the_same_steps_as_a_fixed_one() -> None:
-    """Weights are packed for the number of the trace: for none, oneDNN takes other kernels."""
+    """Weights are packed for the number of the trace: for none, oneDNN takes other kernels.
+
+    Of a fixed number of images, those of f32 would be computed by Winograd's algorithm.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(Bottleneck(is_strided=False), Bottleneck(is_strided=True)).eval()
-    fixed, varying = FrozenCalls(model, DIRECT), FrozenCalls(model, DIRECT, dynamic=None)
-    fixed(torch.randn(3, 64, 20, 20))
+    model = model.bfloat16()
+    fixed, varying = FrozenCalls(model, DOTS), FrozenCalls(model, DOTS, dynamic=None)
+    fixed(torch.randn(3, 64, 20, 20).bfloat16())
     for count in (3, 2, 9):
-        x = torch.randn(count, 64, 20, 20)
+        x = torch.randn(count, 64, 20, 20).bfloat16()
         torch._dynamo.mark_dynamic(x, 0)
-        torch.testing.assert_close(varying(x), model(x), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(varying(x), model(x), rtol=2e-2, atol=2e-2)
     assert len(varying.frozen) == 1
     assert [t for t in varying.targets if "convolution" in t] == [
         t for t in fixed.targets if "convolution" in t

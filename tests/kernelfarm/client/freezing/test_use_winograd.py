@@ -16,7 +16,7 @@ from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.ir.product_choice import ProductChoice
 from tests.support.frozen_calls import FrozenCalls
 
-AMD, OTHER = "cpu:x86-64-v3-amd", "cpu:x86-64-v4-amd"
+AMD, OTHER = "cpu:x86-64-v3-amd", "cpu:x86-64-v4"
 WINOGRAD = "kernelfarm.winograd_convolution.default"
 
 
