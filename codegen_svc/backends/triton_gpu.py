@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_matrix_use import matrix_use
+from codegen_svc.backends.triton_tensor_map import tensor_map
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.product_tiling import product_tiling
@@ -27,11 +28,9 @@ from codegen_svc.emitters.triton.tiling import (
 from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.artifact import (
     BuiltKernel,
     LaunchFacts,
-    Number,
     StageText,
     TensorMapFacts,
 )
@@ -42,8 +41,6 @@ from kernelfarm.targets import GpuFacts, TargetFacts, TritonFacts, vendor_facts
 
 _MAX_TILINGS = 8
 _SHORT_FLOATS = (DType.F16, DType.BF16)
-# CUDA Driver API, CUtensorMapSwizzle: the bytes of each number.
-_SWIZZLE_BYTES = (0, 32, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,28 +366,6 @@ def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...
         strides = (own.stride * dtype.itemsize_bytes,)
         made.append(tensor_map((number, dtype, 0), own.shape, strides, copied))
     return tuple(made)
-
-
-def tensor_map(
-    place: tuple[int, DType, Number],
-    extents: Sequence[Number],
-    strides_bytes: Sequence[Number],
-    copied: Mapping[str, Any],
-) -> TensorMapFacts:
-    """A tensor map of a launch: a matrix in a buffer, and how Triton wants it copied.
-
-    `place` is the buffer's number, the type of its elements, and the matrix's offset in bytes.
-    """
-    number, dtype, offset_bytes = place
-    swizzle = _SWIZZLE_BYTES[copied["swizzle"]]
-    box = tuple(int(side) for side in copied["block_size"])
-    sizes, steps = tuple(map(_known, extents)), tuple(map(_known, strides_bytes))
-    return TensorMapFacts(number, dtype, sizes, steps, box, swizzle, _known(offset_bytes))
-
-
-def _known(number: Number) -> Number:
-    """The number as an integer, if it does not vary."""
-    return number.constant if isinstance(number, Expr) and number.is_constant else number
 
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:

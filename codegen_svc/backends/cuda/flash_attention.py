@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from codegen_svc.backends.triton_gpu import tensor_map
+from codegen_svc.backends.triton_tensor_map import tensor_map
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.backends.triton_user_kernel import (
     TemplateBuild,
