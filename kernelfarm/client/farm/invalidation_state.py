@@ -146,7 +146,11 @@ class KnownAtRequest:
     requested_s: float
 
     def confirmation(self, manifest: Manifest, tags: tuple[str, ...]) -> Confirmation:
-        """What the farm's response to the request confirms about its program."""
-        known = self.invalidations
-        settled = -1 if known is None else known.settled_at(self.requested_s)
+        """What the farm's response to the request confirms about its program.
+
+        Epochs of another incarnation say nothing about the one that answered.
+        """
+        known, settled = self.invalidations, -1
+        if known is not None and known.incarnation == manifest.incarnation:
+            settled = known.settled_at(self.requested_s)
         return Confirmation(max(settled, manifest.epoch), frozenset(tags))

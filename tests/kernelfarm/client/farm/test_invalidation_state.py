@@ -13,7 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kernelfarm.client.disk.tier import Confirmation
 from kernelfarm.client.farm.cache_client import WatchEvent
-from kernelfarm.client.farm.invalidation_state import SETTLING_S, InvalidationState, initial_state
+from kernelfarm.client.farm.invalidation_state import (
+    SETTLING_S,
+    InvalidationState,
+    KnownAtRequest,
+    initial_state,
+)
 from kernelfarm.errors import MalformedMessageError
 from kernelfarm.signing import BlobRef, Manifest, Space
 from tests.support.examples import examples
@@ -126,15 +131,13 @@ class Clients(RuleBasedStateMachine):
 
     @rule(tags=st.sampled_from([(), ("model:m",)]), lag_s=st.sampled_from([0.0, GATEWAY_LAG_S]))
     def ask_the_farm(self, tags: tuple[str, ...], lag_s: float) -> None:
-        known, asked_s = self.known, self.now_s
+        asked = KnownAtRequest(self.known, self.now_s)
         if self.is_dead(self.program, tags, self.now_s - lag_s):
             named = tuple(dict.fromkeys((*self.program.tags, *tags)))
             self.program = manifest_of(named, self.epoch, self.incarnation)
         if self.known is not None and self.known.is_stale(self.program, tags):
             return  # not taken: asked again later
-        settled = -1 if known is None else known.settled_at(asked_s)
-        confirmation = Confirmation(max(settled, self.program.epoch), frozenset(tags))
-        self.disk.append(Kept(self.program, confirmation))
+        self.disk.append(Kept(self.program, asked.confirmation(self.program, tags)))
 
     @invariant()
     def nothing_stale_is_served_from_disk(self) -> None:
@@ -152,6 +155,20 @@ Clients.TestCase.settings = settings(
     max_examples=examples(200), stateful_step_count=20, deadline=None
 )
 TestNoClientServesWhatWasInvalidated = Clients.TestCase
+
+
+def test_epochs_of_a_farm_before_it_lost_them_confirm_nothing() -> None:
+    """The farm's epochs begin again, and the client asks it before its watch has noticed."""
+    state = Clients()
+    state.start()
+    state.connect()
+    state.farm_loses_its_epochs()
+    state.time_passes(seconds=10.0)
+    state.ask_the_farm(lag_s=0.0, tags=())
+    state.invalidate(tag="op:a")
+    state.connect()
+    state.nothing_stale_is_served_from_disk()
+    assert state.disk[0].confirmation.epoch == 0
 
 
 def test_what_is_known_survives_its_file() -> None:
