@@ -64,14 +64,17 @@ def build_with_template(
         UserKernelError: the kernel is outside of the language.
         KernelRejectedError: Triton refuses the source, or it needs more than the chip has.
     """
-    found = build_user_kernel(
-        build.kernel, build.target, build.toolchain, known_options, frozenset()
-    )
+    kernel, target, toolchain = build.kernel, build.target, build.toolchain
+    check_source(kernel.source)
     try:
-        return template(build), found[-1]
+        own = template(build)
     except KernelRejectedError as error:
-        note = f"template {build.kernel.template} is ignored: {error}"
-        return tuple(replace(variant, notes=(*variant.notes, note)) for variant in found)
+        note = f"template {kernel.template} is ignored: {error}"
+        plain = HintedKernel(kernel, {}, (note,))
+        return _variants_of(kernel, target, toolchain, known_options, plain)
+    general = _variants(kernel, toolchain.uses_pointer_range)[-1:]
+    plain = HintedKernel(kernel, {}, ())
+    return own, *_variants_of(kernel, target, toolchain, known_options, plain, general)
 
 
 def build_user_kernel(
@@ -108,7 +111,9 @@ def _variants_of(
     toolchain: GpuToolchain,
     known_options: frozenset[str],
     hinted: HintedKernel,
+    variants: tuple[_Variant, ...] = (),
 ) -> tuple[BuiltKernel, ...]:
+    """The variants of a source: all of the kernel, unless some are given."""
     with stage("triton"):
         source = emit_user_module(hinted.kernel)
     stated = {name: value for name, value in kernel.options if name in known_options}
@@ -117,7 +122,7 @@ def _variants_of(
     notes = tuple(f"option {name} does not exist for {target.vendor}" for name in ignored)
     return tuple(
         _built(kernel, target, toolchain, (source, options, notes + hinted.notes), variant)
-        for variant in _variants(kernel, toolchain.uses_pointer_range)
+        for variant in variants or _variants(kernel, toolchain.uses_pointer_range)
     )
 
 

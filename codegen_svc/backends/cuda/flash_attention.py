@@ -141,13 +141,14 @@ def _form(kernel: UserKernel, numbers: dict[str, Expr], multiprocessors: int) ->
     has_many = is_causal and tiles.is_constant and tiles.constant > many
     keys = numbers["key_count"].constant if numbers["key_count"].is_constant else _LIKELY_KEYS
     own_bytes = 2 * keys * width * DType.BF16.itemsize_bytes
-    most = max(1, _SPAN_BYTES * numbers["SHARING"].as_int() // own_bytes)
+    # Programs that run at a time take no more heads than there are of them.
+    most = min(heads, multiprocessors, _SPAN_BYTES * numbers["SHARING"].as_int() // own_bytes)
     return _Form(
         groups=groups,
         registers=160 if groups == 3 else 240,
         takes_turns=groups == 3 or is_causal,
         programs=tiles if has_many else minimum(tiles, multiprocessors),
-        span=max(span for span in range(1, min(most, heads) + 1) if heads % span == 0),
+        span=max(span for span in range(1, max(1, most) + 1) if heads % span == 0),
     )
 
 
