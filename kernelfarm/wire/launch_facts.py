@@ -83,6 +83,11 @@ def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMa
     extents: tuple[Number, ...] = tuple(message.extents)
     strides: tuple[Number, ...] = tuple(message.strides_bytes)
     offset: Number = message.offset_bytes
+    if max(len(message.varying_extents), len(message.varying_strides_bytes)) > _MAX_RANK:
+        raise MalformedMessageError(
+            f"{where}: {len(message.varying_extents)} extents and"
+            f" {len(message.varying_strides_bytes)} strides; expected at most {_MAX_RANK} of each"
+        )
     if message.varying_extents:
         extents = _numbers(message.varying_extents, where)
         strides = _numbers(message.varying_strides_bytes, where)

@@ -15,7 +15,7 @@ ATTENTION = "aten.scaled_dot_product_attention.default"
 FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 ATTENTION_SAVING = "kernelfarm.attention_saving.default"
 _DROPOUT_AT = {ATTENTION: 4, FLASH_ATTENTION: 3}
-"""The position of the dropout among an operator's arguments; the last one has none."""
+"""The position of the dropout among an operator's arguments; `ATTENTION_SAVING` has none."""
 _CAUSAL_AT = {ATTENTION: 5, FLASH_ATTENTION: 4, ATTENTION_SAVING: 4}
 _SCALE_AT = {ATTENTION_SAVING: 5}
 """The positions of the causal mask and of the scale, which others have by name."""

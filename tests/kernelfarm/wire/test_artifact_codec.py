@@ -104,6 +104,12 @@ def test_a_damaged_content_is_refused() -> None:
         (lambda a: setattr(a.launch.tensor_maps[0], "swizzle_bytes", 48), "swizzle_bytes=48"),
         (lambda a: setattr(a.launch.tensor_maps[0], "offset_bytes", 8), "offset 8; expected"),
         (lambda a: a.launch.tensor_maps[1].varying_strides_bytes.pop(), "a stride less"),
+        (
+            lambda a: a.launch.tensor_maps[1].varying_extents.extend(
+                [a.launch.tensor_maps[1].varying_extents[0]] * 4
+            ),
+            "6 extents and 1 strides; expected at most 5",
+        ),
         (lambda a: a.launch.arguments.pop(), "expected each with its extents and strides"),
         (lambda a: a.launch.tensor_maps.pop(), "for 1 tensor maps"),
     ],
