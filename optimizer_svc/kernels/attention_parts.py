@@ -31,6 +31,7 @@ from kernelfarm.ir.triton.user_kernel import (
 )
 from kernelfarm.targets import SplitAttentionFacts
 from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.kernels.attention_operands import steps_of
 
 _ENTRY = "attention_parts"
 _LEAST_ROWS = 16
@@ -142,7 +143,7 @@ def attention_parts(
     queries = query.shape[2].as_int()
     depth = value.shape[3].as_int()
     mask = views[3] if len(views) > 3 else None
-    masks = _mask_numbers(mask)
+    masks = steps_of("mask", mask)
     numbers: dict[str, Expr] = {
         "keys": keys,
         "query_at": query.offset,
@@ -157,10 +158,7 @@ def attention_parts(
         "value_batch": value.strides[0],
         "value_group": value.strides[1],
         "value_row": value.strides[2],
-        "mask_at": masks[0],
-        "mask_batch": masks[1],
-        "mask_head": masks[2],
-        "mask_row": masks[3],
+        **{part: masks[part] for part in ("mask_at", "mask_batch", "mask_head", "mask_row")},
     }
     constants: dict[str, Value] = {
         "GROUPS": groups.as_int(),
@@ -175,7 +173,7 @@ def attention_parts(
         "PARTS": parts,
         "SCALE": scale,
         "HAS_MASK": mask is not None,
-        "HAS_ROW_MASKS": masks[2] is not ZERO or masks[3] is not ZERO,
+        "HAS_ROW_MASKS": masks["mask_head"] is not ZERO or masks["mask_row"] is not ZERO,
         "IS_WIDE": not all(_is_narrow(v.strides[2] * keys, bounds) for v in (key, value)),
     }
     rows = (key.strides[2], value.strides[2])
@@ -210,16 +208,6 @@ def _params(
         sizes.append(number)
     params += [FixedParam(name, value) for name, value in constants.items()]
     return tuple(params), tuple(sizes)
-
-
-def _mask_numbers(mask: StridedView | None) -> tuple[Expr, Expr, Expr, Expr]:
-    """Offset, and strides of batch, head and query, which are 0 along an axis of one element."""
-    if mask is None:
-        return ZERO, ZERO, ZERO, ZERO
-    axes = list(zip(mask.shape, mask.strides, strict=True))
-    axes = [(ONE, ZERO)] * (4 - len(axes)) + axes
-    batch, head, row = (ZERO if extent is ONE else stride for extent, stride in axes[:3])
-    return mask.offset, batch, head, row
 
 
 def _is_narrow(reach: Expr, bounds: Bounds) -> bool:

@@ -18,26 +18,29 @@ Shapes:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, ceil_div
+from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
 from kernelfarm.ir.triton.user_kernel import (
     FLASH_ATTENTION_TEMPLATE,
     FixedParam,
     Pointer,
-    Scalar,
     UserKernel,
     UserParam,
     Value,
 )
 from optimizer_svc.analysis.strided_views import StridedView
+from optimizer_svc.kernels.attention_operands import (
+    has_even_rows,
+    mask_param,
+    number_params,
+    steps_of,
+    takes_maps,
+)
 
 _ENTRY = "flash_attention"
-_AXES = ("batch", "head", "row", "column")
 _BLOCK = 64
-# CUDA Driver API, cuTensorMapEncodeTiled: addresses and steps are multiples of 16 bytes.
-_MAP_UNIT_BYTES = 16
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -134,8 +137,10 @@ def flash_attention(
     mask = views[3] if len(views) > 3 else None
     sequences, heads, length, width = query.shape
     sizes = {"sequences": sequences, "length": length, "key_count": key.shape[2]}
-    steps = _steps("query", query) | _steps("key", key) | _steps("value", value)
-    steps |= _steps("mask", mask)
+    named = {"query": query, "key": key, "value": value}
+    steps: dict[str, Expr] = {}
+    for name, view in (named | {"mask": mask}).items():
+        steps |= steps_of(name, view)
     constants: dict[str, Value] = {
         "HEADS": heads.as_int(),
         "SHARING": heads.as_int() // key.shape[1].as_int(),
@@ -147,66 +152,21 @@ def flash_attention(
         "BLOCK": _BLOCK,
         "WIDTH_BLOCK": 1 << (width.as_int() - 1).bit_length(),
     }
-    params: list[UserParam] = [
-        *(Pointer(name, dtype) for name in ("query", "key", "value")),
-        FixedParam("mask", None) if mask is None else Pointer("mask", dtype),
+    numbers, passed = number_params(sizes, steps)
+    params: tuple[UserParam, ...] = (
+        *(Pointer(name, dtype) for name in named),
+        mask_param(mask, dtype),
         Pointer("out", dtype),
         Pointer("sums", DType.F32) if has_sums else FixedParam("sums", None),
-    ]
-    # More rows than 32 bits count would not fit a GPU's memory.
-    params += [_param(name, size, DType.I32) for name, size in sizes.items()]
-    params += [_param(name, step, DType.I64) for name, step in steps.items()]
-    params += [FixedParam(name, value) for name, value in constants.items()]
-    template = FLASH_ATTENTION_TEMPLATE if _takes_maps(views, steps, dtype, scale) else ""
+        *numbers,
+        *(FixedParam(name, value) for name, value in constants.items()),
+    )
+    # Scores without a mask are scaled behind the search for the largest one, which needs a positive
+    # scale.
+    has_maps = scale > 0.0 and has_even_rows(views) and takes_maps(named, dtype)
+    template = FLASH_ATTENTION_TEMPLATE if has_maps else ""
     # By 4 warps, the places of a mask's numbers take more registers than there are.
     options = (("num_stages", 2), ("num_warps", 4 if mask is None else 8))
-    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), options, template)
+    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options, template)
     programs = ceil_div(length, _BLOCK) * sequences * heads
-    passed = tuple(n for n in (*sizes.values(), *steps.values()) if not n.is_constant)
     return kernel, (*passed, programs, ONE, ONE)
-
-
-def _param(name: str, number: Expr, dtype: DType) -> UserParam:
-    return FixedParam(name, number.constant) if number.is_constant else Scalar(name, dtype)
-
-
-def _steps(name: str, view: StridedView | None) -> dict[str, Expr]:
-    """Where an operand begins, and its steps along its axes, which are 0 along an extent of 1."""
-    if view is None:
-        return {f"{name}_{part}": ZERO for part in ("at", *_AXES)}
-    axes = list(zip(view.shape, view.strides, strict=True))
-    axes = [(ONE, ZERO)] * (4 - len(axes)) + axes
-    steps = {
-        f"{name}_{axis}": ZERO if extent is ONE else stride
-        for axis, (extent, stride) in zip(_AXES, axes, strict=True)
-    }
-    return {f"{name}_at": view.offset} | steps
-
-
-def _takes_maps(
-    views: Sequence[StridedView], steps: Mapping[str, Expr], dtype: DType, scale: float
-) -> bool:
-    """True if tensor maps can describe the operands.
-
-    Scores without a mask are scaled behind the search for the largest one, which needs a positive
-    scale.
-    """
-    unit = _MAP_UNIT_BYTES // dtype.itemsize_bytes
-    is_even = all(
-        _is_multiple(step, unit)
-        for name, step in steps.items()
-        if not name.startswith("mask") and not name.endswith("column")
-    )
-    # A step of 0 along several elements would be a map whose boxes repeat them.
-    repeats = any(
-        extent is not ONE and stride is ZERO
-        for view in views[:3]
-        for extent, stride in zip(view.shape, view.strides, strict=True)
-    )
-    has_rows = all(view.strides[-1] is ONE for view in views)
-    return scale > 0.0 and is_even and has_rows and not repeats
-
-
-def _is_multiple(number: Expr, unit: int) -> bool:
-    parts = (number.constant, *(coefficient for _, coefficient in number.terms))
-    return all(part % unit == 0 for part in parts)
