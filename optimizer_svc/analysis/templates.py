@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from kernelfarm.ir.graph_ir import Node
 
+ATTENTION_BACKWARD = "kernelfarm.attention_backward.default"
+"""No template but the client's operator, of which some take the place: (grad, output, log-sum-exps,
+query, key, value, mask) -> gradients of query, key, value and mask."""
 ATTENTION_PARTS = "template.attention_parts"
 """(query, key, value, mask) -> weighted sums of values, largest scores and sums of weights, each
 for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
@@ -15,6 +18,10 @@ FLASH_ATTENTION = "template.flash_attention"
 """(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width), and
 log-sum-exps if gradients need them;
 `optimizer_svc/kernels/flash_attention.py`."""
+FLASH_GRADIENTS = "template.flash_gradients"
+"""(query, key, value, output, grad, log-sum-exps, mask) -> gradients of queries before they are
+scaled, (batch, queries, heads, width) in f32, of keys, of values, (batch, keys, heads, width), and
+two numbers for each query; `optimizer_svc/kernels/flash_gradients.py`."""
 NIBBLE_PRODUCT = "template.nibble_product"
 """(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with
 a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_product.py`."""
@@ -28,6 +35,7 @@ DEPTHWISE_WEIGHT = "template.depthwise_weight_gradient"
 _TEMPLATES = (
     ATTENTION_PARTS,
     FLASH_ATTENTION,
+    FLASH_GRADIENTS,
     NIBBLE_PRODUCT,
     DEPTHWISE,
     DEPTHWISE_IMAGE,
@@ -38,3 +46,9 @@ _TEMPLATES = (
 def is_template(node: Node | None) -> bool:
     """True for a node that a template kernel computes."""
     return node is not None and node.op == "extern" and node.attr("op") in _TEMPLATES
+
+
+def launches_of(step: object) -> int:
+    """The launches of a step of a program: gradients of attention take two."""
+    is_gradients = isinstance(step, Node) and step.op == "extern"
+    return 2 if is_gradients and step.attr("op") == FLASH_GRADIENTS else 1

@@ -13,7 +13,7 @@ Shapes:
     mask, added to the scores: (b or 1, g * h or 1, q or 1, s)
     out: (b, q, g * h, d), row-major
     sums: (b, g * h, q) f32, row-major: the logarithm of the sum of the exponentials of each query's
-        scores, which gradients start from
+        scores, which gradients start from; inf for a query that sees no key
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def flash_attention(
         top = higher
     if HAS_SUMS:
         place = sums + (batch * HEADS + head) * length + rows
-        tl.store(place, (top + tl.log2(total)) * LN_2, mask=own)
+        logarithm = tl.where(total == 0.0, float("inf"), (top + tl.log2(total)) * LN_2)
+        tl.store(place, logarithm, mask=own)
     found = found / tl.where(total == 0.0, 1.0, total)[:, None]
     place = ((batch * length + far_rows) * HEADS + head) * WIDTH
     tl.store(

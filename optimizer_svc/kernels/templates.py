@@ -1,4 +1,4 @@
-"""The kernel of each template for the operands of a step, and the numbers of its launch."""
+"""The kernels of each template for the operands of a step, and the numbers of their launches."""
 
 from __future__ import annotations
 
@@ -19,12 +19,18 @@ from optimizer_svc.analysis.templates import (
     DEPTHWISE_IMAGE,
     DEPTHWISE_WEIGHT,
     FLASH_ATTENTION,
+    FLASH_GRADIENTS,
     NIBBLE_PRODUCT,
 )
 from optimizer_svc.kernels.attention_parts import attention_parts
 from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.depthwise_tiles import Window
 from optimizer_svc.kernels.flash_attention import flash_attention
+from optimizer_svc.kernels.flash_gradients import (
+    GradientOperands,
+    flash_gradients,
+    flash_statistics,
+)
 from optimizer_svc.kernels.nibble_product import nibble_product
 
 
@@ -38,16 +44,32 @@ class TemplateStep:
     bounds: Bounds
 
 
+@dataclass(frozen=True, slots=True)
+class TemplateLaunch:
+    """A launch of a kernel: the numbers and the buffers that it passes.
+
+    `buffers` are positions among the step's operands and, behind them, its results. None stands for
+    all of them in order.
+    """
+
+    kernel: UserKernel
+    sizes: tuple[Expr, ...]
+    buffers: tuple[int, ...] | None = None
+
+
 _Made = tuple[UserKernel, tuple[Expr, ...]]
 
 
-def template_kernel(step: TemplateStep, target: TargetFacts) -> _Made:
-    """The kernel of a step, and the numbers that its launch passes.
+def template_launches(step: TemplateStep, target: TargetFacts) -> tuple[TemplateLaunch, ...]:
+    """The launches of a step, in their order.
 
     Raises:
         InternalError: the step has not what its template needs.
     """
-    return _TEMPLATES[str(step.node.attr("op"))](step, target)
+    op = str(step.node.attr("op"))
+    if op == FLASH_GRADIENTS:
+        return _flash_gradients(step)
+    return (TemplateLaunch(*_TEMPLATES[op](step, target)),)
 
 
 def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Made:
@@ -67,6 +89,25 @@ def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Made:
     has_sums = len(step.node.results) > 1
     return flash_attention(
         step.views, step.dtypes[0], scale, is_causal=is_causal, has_sums=has_sums
+    )
+
+
+def _flash_gradients(step: TemplateStep) -> tuple[TemplateLaunch, ...]:
+    scale = step.node.attr("scale")
+    if not isinstance(scale, float):
+        raise _incomplete(step)
+    query, key, value, output, grad, sums, *masks = step.views
+    given = GradientOperands(query, key, value, output, grad, sums, masks[0] if masks else None)
+    dtype, is_causal = step.dtypes[0], step.node.attr("is_causal") is True
+    count = len(step.views)
+    grad_query, grad_key, grad_value, statistics = range(count, count + len(step.node.results))
+    read = (0, 1, 2, *range(6, count), 4, statistics)
+    return (
+        TemplateLaunch(*flash_statistics(given, dtype), (3, 4, 5, grad_query, statistics)),
+        TemplateLaunch(
+            *flash_gradients(given, dtype, scale, is_causal=is_causal),
+            (*read, grad_query, grad_key, grad_value),
+        ),
     )
 
 

@@ -10,8 +10,8 @@ those of a limited size are computed by kernels.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
 so that few of them read memory. A template kernel divides the keys of each head in parts. With
-several queries, a template kernel takes the place of the framework's where it was measured to be as
-fast.
+several queries, template kernels take the place of the framework's where they were measured to be
+as fast, for attention and for its gradients.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from kernelfarm.targets import (
 )
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
@@ -49,7 +50,7 @@ _LIKELY_SEQUENCES = 8
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
-    if nodes and (target.split_attention or target.flash_attention) is not None:
+    if (target.split_attention or target.flash_attention) is not None:
         return _choose_templates(graph, nodes, target)
     if not nodes or target.attention is None:
         return ContractionChoice()
@@ -102,6 +103,13 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
                 parts |= {node.results[0]: count} if count else {}
                 whole |= set() if count else {node.results[0]}
         notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
+    for node in graph.nodes:
+        if node.op == "extern" and node.attr("op") == ATTENTION_BACKWARD:
+            spend(8)
+            verdict = _gradients_refused(facts, node, target.flash_attention, read)
+            whole |= {node.results[0]} if verdict is None else set()
+            reason = "" if verdict is None else f"the framework: {verdict.reason}"
+            notes[f"of gradients by {reason or 'kernels'}"] += 1
     chosen = frozenset((*parts, *whole))
     return ContractionChoice(chosen, notes=_texts(notes), parts=parts, whole=frozenset(whole))
 
@@ -200,7 +208,17 @@ def _flash_refused(
     """
     if known is None:
         return Refused("of several queries, for which kernels were not timed")
-    query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    query = facts.types[operands(node)[0]]
+    if saves and node.types[1] != TensorType(
+        DType.F32, query.shape[:3], contiguous_strides(query.shape[:3])
+    ):
+        return Refused("whose log-sum-exps are not those of each query")
+    return _form_refused([facts.types[operand] for operand in operands(node)], known)
+
+
+def _form_refused(kinds: list[TensorType], known: FlashAttentionFacts) -> Refused | None:
+    """Why no template kernel computes attention of operands of these types; None if one does."""
+    query, key, value, *masks = kinds
     width = query.shape[3]
     reasons = {
         f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
@@ -211,14 +229,27 @@ def _flash_refused(
         or not known.least_width <= width.constant <= known.most_width,
         # Rows of other widths are none that tensor maps describe.
         f"of heads of no multiple of {_EVEN_WIDTH} elements": width.constant % _EVEN_WIDTH != 0,
-        # What a backward kernel expects of a query that sees no key is its own matter.
-        "with a mask and log-sum-exps": bool(masks) and saves,
-        "whose log-sum-exps are not those of each query": saves
-        and node.types[1]
-        != TensorType(DType.F32, query.shape[:3], contiguous_strides(query.shape[:3])),
         "with a mask that is one for all keys": any(m.shape[-1:] != key.shape[2:3] for m in masks),
     }
     return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
+
+
+def _gradients_refused(
+    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None, read: set[int]
+) -> Refused | None:
+    """Why the framework computes gradients of attention; None if template kernels do."""
+    kinds = [facts.types[value] for value in operands(node)]
+    if known is None:
+        return Refused("kernels were not timed")
+    if not isinstance(node.attr("scale"), float):
+        return Refused("the scale varies, or results must not depend on scheduling")
+    if not _are_gradients(kinds, node.types):
+        return Refused("other operands")
+    if any(is_empty(kind.shape) for kind in kinds):
+        return Refused("no scores or results")
+    if not read.isdisjoint(node.results[3:]):
+        return Refused("the mask has gradients, too")
+    return _form_refused(kinds[3:], known)
 
 
 def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
@@ -264,6 +295,22 @@ def _is_attention(kinds: list[TensorType], results: tuple[TensorType, ...]) -> b
         and results[0].shape == (batch, heads, length, value.shape[3])
         and results[0].dtype is query.dtype
         and (len(kinds) == 3 or _is_mask(kinds[3], query, key))
+    )
+
+
+def _are_gradients(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
+    """True if operands and results have the shapes of attention's gradients."""
+    if len(kinds) not in (6, 7) or len(results) not in (3, 4):
+        return False
+    grad, output, sums, *given = kinds
+    return (
+        _is_attention(given, (output,))
+        and (grad.dtype, grad.shape) == (output.dtype, output.shape)
+        and (sums.dtype, sums.shape) == (DType.F32, output.shape[:3])
+        and all(
+            (made.dtype, made.shape) == (own.dtype, own.shape)
+            for made, own in zip(results, given[:3], strict=False)
+        )
     )
 
 

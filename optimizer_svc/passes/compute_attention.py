@@ -8,8 +8,9 @@ values as they are. As in the framework, a query that may see no key has a resul
 with a causal mask, query number i sees the keys up to number i.
 
 If a template kernel divides the keys in parts, prims join what it gives for each part: the largest
-score, the sum of weights, and the weighted sum of values. A template kernel may also compute
-attention of several queries alone.
+score, the sum of weights, and the weighted sum of values. Template kernels may also compute
+attention of several queries alone, and its gradients: those of queries are sums in f32, which prims
+scale and round.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ import math
 from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, ceil_div
+from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
-from optimizer_svc.analysis.templates import ATTENTION_PARTS, FLASH_ATTENTION
+from optimizer_svc.analysis.templates import (
+    ATTENTION_BACKWARD,
+    ATTENTION_PARTS,
+    FLASH_ATTENTION,
+    FLASH_GRADIENTS,
+)
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
+from optimizer_svc.kernels.flash_gradients import STATISTICS_BLOCK
 
 _Shape = tuple[Expr, ...]
 
@@ -68,7 +75,8 @@ class _Writer(ContractionWriter):
             self._join_parts(node, self.choice.parts[node.results[0]])
             return
         if node.results[0] in self.choice.whole:
-            self._compute_whole(node)
+            is_backward = node.attr("op") == ATTENTION_BACKWARD
+            (self._compute_gradients if is_backward else self._compute_whole)(node)
             return
         query, key, value, *masks = operands(node)
         (batch, heads, queries, width), groups = self.types[query].shape, self.types[key].shape[1]
@@ -105,6 +113,41 @@ class _Writer(ContractionWriter):
         self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
         first = replace(node, results=node.results[:1], types=node.types[:1])
         self.finish(first, "permute", found, dims=(0, 2, 1, 3))
+
+    def _compute_gradients(self, node: Node) -> None:
+        """Appends gradients by template kernels, whose results have the heads of a row together."""
+        grad, output, sums, *given = operands(node)
+        attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
+        attrs |= {"is_contraction": False, "op": FLASH_GRADIENTS}
+        types = []
+        for number, tensor in enumerate(node.types[:3]):
+            batch, heads, rows, width = tensor.shape
+            shape = (batch, rows, heads, width)
+            dtype = tensor.dtype if number else DType.F32
+            types.append(TensorType(dtype, shape, contiguous_strides(shape)))
+        batch, heads, queries, _ = self.types[output].shape
+        # Statistics of queries, which only the step's kernels read.
+        filled = ceil_div(queries, STATISTICS_BLOCK) * STATISTICS_BLOCK
+        shape = (batch, heads, as_expr(2), filled)
+        types.append(TensorType(DType.F32, shape, contiguous_strides(shape)))
+        results = tuple(map(self.fresh, types))
+        read = (*given[:3], output, grad, sums, *given[3:])
+        self.nodes.append(
+            replace(
+                node,
+                args=tuple(map(Ref, read)),
+                attrs=normal_attrs(attrs),
+                results=results,
+                types=tuple(types),
+            )
+        )
+        factor = self._number(node, node.attr("scale"), types[0].shape)
+        scaled = self.add(node, "mul", results[0], factor)
+        scaled = self.add(node, "convert", scaled, dtype=node.types[0].dtype)
+        for number, found in enumerate((scaled, *results[1:3])):
+            own = slice(number, number + 1)
+            one = replace(node, results=node.results[own], types=node.types[own])
+            self.finish(one, "permute", found, dims=(0, 2, 1, 3))
 
     def _join_parts(self, node: Node, parts: int) -> None:
         """Appends attention whose keys a template kernel divides in parts.

@@ -18,10 +18,10 @@ from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.storages import Storage, existing_storages
 from optimizer_svc.analysis.strided_views import is_dense, view_between
+from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
 
-_BACKWARD = "kernelfarm.attention_backward.default"
-# (grad, output, logsumexp, query, key, value, ...) -> gradients of query, key and value
+# Those whose gradients are the first results.
 _OPERANDS = (3, 4, 5)
 
 
@@ -34,7 +34,7 @@ def lay_out_gradients(graph: Graph, target: TargetFacts) -> Graph:
     returned = {facts.base_of(arg.value) for arg in graph.outputs if isinstance(arg, Ref)}
     nodes = tuple(
         _laid_out(facts, storages, returned, node)
-        if node.op == "extern" and node.attr("op") == _BACKWARD
+        if node.op == "extern" and node.attr("op") == ATTENTION_BACKWARD
         else node
         for node in graph.nodes
     )

@@ -35,7 +35,7 @@ from optimizer_svc.analysis.templates import is_template
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories
-from optimizer_svc.kernels.templates import TemplateStep, template_kernel
+from optimizer_svc.kernels.templates import TemplateStep, template_launches
 from optimizer_svc.kernels.user_kernels import UserKernels
 
 _BUFFERS_BY_POSITION = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.CONSTANT)
@@ -49,7 +49,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
     """
     users = UserKernels(len(built.kernels))
     writer = _PlanWriter(chosen, built.shared, users, target)
-    steps = tuple(map(writer.step, built.steps))
+    steps = tuple(step for made in built.steps for step in writer.steps(made))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
     names = [kernel.name for kernel in built.kernels]
@@ -131,18 +131,18 @@ class _PlanWriter:
         self._memories = Memories(chosen)
         self._viewed = {view.source for view in views if isinstance(view, StridedView)}
 
-    def step(self, step: PlannedLaunch | Node) -> Step:
-        """One step of the plan."""
+    def steps(self, step: PlannedLaunch | Node) -> tuple[Step, ...]:
+        """The steps of the plan for one that was built: several for some templates."""
         spend(24)
         if isinstance(step, PlannedLaunch):
             spend(len(step.values))
             names = tuple(map(self._used, step.values))
-            return Launch(step.kernel, names, step.sizes)
+            return (Launch(step.kernel, names, step.sizes),)
         if is_template(step):
             return self._template(step)
         views = self._chosen.operand_views
         args = tuple(self._view(views[value]) for value in operands(step))
-        return ExternCall(
+        call = ExternCall(
             node=_int(step, "node"),
             op=str(step.attr("op")),
             args=args,
@@ -150,15 +150,22 @@ class _PlanWriter:
             is_contraction=step.attr("is_contraction") is True,
             choices=self._users.choices(step),
         )
+        return (call,)
 
-    def _template(self, step: Node) -> Launch:
-        """The launch of a template's kernel on the memory of its operands and results."""
+    def _template(self, step: Node) -> tuple[Launch, ...]:
+        """The launches of a template's kernels on the memory of its operands and results."""
         views = [self._chosen.operand_views[value] for value in operands(step)]
         dtypes = [self._chosen.storages[view.source].dtype for view in views]
         found = TemplateStep(step, views, dtypes, self._chosen.facts.bounds)
-        kernel, sizes = template_kernel(found, self._target)
         names = (*(self._used(view.source) for view in views), *map(self._used, step.results))
-        return Launch(self._users.number(kernel), names, sizes)
+        return tuple(
+            Launch(
+                self._users.number(made.kernel),
+                names if made.buffers is None else tuple(names[place] for place in made.buffers),
+                made.sizes,
+            )
+            for made in template_launches(found, self._target)
+        )
 
     def draws(self) -> tuple[DrawSeeds, ...]:
         """The first step, which draws the seeds that are used; none if no seed is."""

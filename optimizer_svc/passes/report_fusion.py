@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.loop_ir import Kernel
@@ -13,6 +13,7 @@ from kernelfarm.ir.program_ir import DrawSeeds, ExternCall, Launch, Plan, Progra
 from kernelfarm.ir.triton.user_kernel import FixedParam, UserKernel
 from kernelfarm.targets import TargetFacts
 from kernelfarm.traffic import LIKELY_SIZE, BlockForm, choose_block
+from optimizer_svc.analysis.templates import launches_of
 from optimizer_svc.ir.built_steps import BuiltSteps
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.fused import Fusion
@@ -56,7 +57,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *chosen.notes,
             *fusion.notes,
             *built.notes,
-            *_hints(built, program),
+            *_hints(fusion, built, program),
             *_steps(graph, fusion, program),
             *_refusals(fusion, program),
         )
@@ -128,11 +129,11 @@ def _traffic(kernel: Kernel, target: TargetFacts) -> str:
     )
 
 
-def _hints(built: BuiltSteps, program: Program) -> Iterator[str]:
+def _hints(fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]:
     """The hints that kernels have; notes name those that are ignored."""
-    first = _drawn(program)
+    numbers = _numbers(fusion, program)
     for position, hint in built.used_hints:
-        step = program.plan.steps[first + position]
+        step = program.plan.steps[numbers[position]]
         assert isinstance(step, Launch)  # as apply-hints found it
         yield f"{hint}: kernel {program.plan.kernel_names[step.kernel]} has it"
 
@@ -141,8 +142,9 @@ def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
     for step in program.plan.steps[: _drawn(program)]:
         if isinstance(step, DrawSeeds):
             yield f"seeds: {len(step.buffers)}, drawn by the framework's generator"
+    scheduled = (made_of for made_of in fusion.steps for _ in range(launches_of(made_of)))
     first = _drawn(program)
-    planned = zip(fusion.steps, program.plan.steps[first:], strict=True)
+    planned = zip(scheduled, program.plan.steps[first:], strict=True)
     for number, (made_of, step) in enumerate(planned, first):
         if isinstance(step, ExternCall):
             yield f"step {number}: {_extern(program, step)}"
@@ -170,6 +172,12 @@ def _drawn(program: Program) -> int:
     return sum(isinstance(step, DrawSeeds) for step in program.plan.steps)
 
 
+def _numbers(fusion: Fusion, program: Program) -> tuple[int, ...]:
+    """The number of the plan's step, the first of several, for each step of a fusion."""
+    counts = map(launches_of, fusion.steps)
+    return tuple(accumulate(counts, initial=_drawn(program)))
+
+
 def _captured(graph: Graph, node: int) -> str:
     known = node < len(graph.origin_ops)
     return f"{graph.origin_ops[node].removesuffix('.default')} ({node})" if known else f"({node})"
@@ -179,7 +187,7 @@ def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
     """Why kernels were not fused: for pairs that were tried, and for all adjacent pairs."""
     numbers = {
         min(step.positions): number
-        for number, step in enumerate(fusion.steps, _drawn(program))
+        for number, step in zip(_numbers(fusion, program), fusion.steps, strict=False)
         if isinstance(step, Group)
     }
     reasons: dict[tuple[int, int], str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -158,7 +159,7 @@ def flash_cases() -> Iterator[Case]:
         yield case(
             f"attention of several queries of one buffer, causal {is_causal}",
             partial(_attend_packed, is_causal=is_causal),
-            partial(_operands, (2, 160, 3 * 8 * 64), (1,)),
+            lambda: (floats(2, 160, 3 * 8 * 64, dtype=torch.bfloat16),),
         )
     sizes = ((2, 200), (3, 777), (1, 2048), (5, 65))
     for is_causal in (False, True):
@@ -186,7 +187,13 @@ def flash_cases() -> Iterator[Case]:
     )
 
 
-def _attend_packed(packed: torch.Tensor, *_: torch.Tensor, is_causal: bool) -> torch.Tensor:
+def flash_gradient_cases() -> Iterator[Case]:
+    """The gradients of the same programs."""
+    for made in flash_cases():
+        yield replace(made, name=f"gradients of {made.name}", has_gradients=True)
+
+
+def _attend_packed(packed: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Shape: (batch, tokens, 3 * 8 * 64), scaled first, so that a kernel stores all three."""
     query, key, value = (packed * 1.5).unflatten(-1, (3, 8, 64)).permute(2, 0, 3, 1, 4)
     found = functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)

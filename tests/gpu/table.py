@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.gpu.attention import attention_cases, flash_cases
+from tests.gpu.attention import attention_cases, flash_cases, flash_gradient_cases
 from tests.gpu.case import Case
 from tests.gpu.depthwise import depthwise_cases
 from tests.gpu.half_types import half_type_cases
@@ -32,6 +32,7 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from integer_cases()
     yield from attention_cases()
     yield from flash_cases()
+    yield from flash_gradient_cases()
     yield from depthwise_cases()
     yield from training_cases()
     yield from operator_cases(groups)

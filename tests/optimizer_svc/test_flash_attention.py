@@ -129,15 +129,6 @@ def test_the_source_gives_the_log_sum_exps_that_gradients_start_from(is_causal: 
     assert np.abs(sums - scores.logsumexp(-1).numpy()).max() < 1e-4
 
 
-def test_gradients_of_a_mask_are_the_frameworks() -> None:
-    form = Form(mask=(1, 2, 70))
-    operands = form.operands()
-    forward, _ = traced_with_gradients(form, operands)
-    lowered = decompose_to_prims(forward.graph, max_sorted_elems=TARGET.max_sorted_elems)
-    report = dict(optimize(lowered.graph, TARGET).stages)["report"]
-    assert "attention: 1 by the framework: with a mask and log-sum-exps" in report
-
-
 def traced_with_gradients(form: Form, operands: Sequence[Tensor]) -> list[CapturedGraph]:
     """The graphs of both passes."""
     for operand in operands[:3]:

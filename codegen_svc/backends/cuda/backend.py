@@ -7,6 +7,7 @@ import subprocess
 from codegen_svc.backends.contract import Backend, ToolNeeds, ToolStatus
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.cuda.flash_attention import build_flash_attention
+from codegen_svc.backends.cuda.flash_gradients import build_flash_gradients
 from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.triton_called_math import rewriter_digest
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage, build_gpu_kernel
@@ -19,7 +20,11 @@ from codegen_svc.backends.triton_user_kernel import (
 from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.hints import PIPELINE_HINTS
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.ir.triton.user_kernel import FLASH_ATTENTION_TEMPLATE, UserKernel
+from kernelfarm.ir.triton.user_kernel import (
+    FLASH_ATTENTION_TEMPLATE,
+    FLASH_GRADIENTS_TEMPLATE,
+    UserKernel,
+)
 from kernelfarm.targets import TargetFacts
 
 # ptxas does the last step (one build for Hopper and older, one for newer chips). The others are for
@@ -36,7 +41,10 @@ _OPTIONS = {
 # Triton's defaults but for these: its default for the first one changes with its version.
 _USER_HINTS = frozenset((*PIPELINE_HINTS, "passes"))
 _USER_OPTIONS = {"enable_fp_fusion": True, "num_ctas": 1}
-_TEMPLATES = {("sm_90a", FLASH_ATTENTION_TEMPLATE): build_flash_attention}
+_TEMPLATES = {
+    ("sm_90a", FLASH_ATTENTION_TEMPLATE): build_flash_attention,
+    ("sm_90a", FLASH_GRADIENTS_TEMPLATE): build_flash_gradients,
+}
 _USER_OPTION_NAMES = frozenset({"maxnreg", "num_ctas", "num_stages", "num_warps"})
 
 

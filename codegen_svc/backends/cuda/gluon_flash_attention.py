@@ -239,6 +239,8 @@ def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barr
             if HAS_SUMS:
                 place = (batch * HEADS + head).to(gl.int64) * sizes[1]
                 logarithm = (top * factor + gl.log2(total)) * LN_2
+                if HAS_MASK:  # gradients expect this of a query that sees no key
+                    logarithm = gl.where(total == 0.0, float("inf"), logarithm)
                 gl.store(sums + place + rows, logarithm, mask=rows < sizes[1])
             if HAS_MASK:
                 total = gl.where(total == 0.0, 1.0, total)

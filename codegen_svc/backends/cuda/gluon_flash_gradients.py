@@ -65,7 +65,7 @@ def tile_of(sizes):
     start = tile * (GROUPS * KEYS)
     first = 0
     if IS_CAUSAL:
-        first = start // QUERIES
+        first = tile * (GROUPS * KEYS // QUERIES)
     group = gl.program_id(0) // tiles % groups
     return gl.program_id(0) // (tiles * groups), group, start, first, gl.cdiv(sizes[1], QUERIES)
 
@@ -99,21 +99,16 @@ def load(query_map, key_map, value_map, grad_map, sizes, memory, barriers):
 
 
 @gluon.jit
-def statistics(sums, means, steps, sizes, batch, head, rows):
-    """Log-sum-exps in powers of two, and means; those of rows behind the last one hide them."""
-    at, batch_step, head_step, row_step = steps
-    own = rows < sizes[1]
-    far = rows.to(gl.int64)
-    place = at + batch.to(gl.int64) * batch_step + head.to(gl.int64) * head_step
-    log = gl.load(sums + place + far * row_step, mask=own, other=float("inf")) * LOG2_E
-    place = (batch * HEADS + head).to(gl.int64) * sizes[1]
-    return log, gl.load(means + place + rows, mask=own, other=0.0)
+def read_statistics(own_statistics, filled, own, rows):
+    """Log-sum-exps in powers of two, and means, of queries of one of the program's heads."""
+    place = own_statistics + own * (2 * filled) + rows
+    return gl.load(place), gl.load(place + filled)
 
 
 @gluon.jit
 def hidden(mask, steps, sizes, batch, head, keys):
     """What is added to the scores of each key, in powers of two."""
-    at, batch_step, head_step, row_step = steps
+    at, batch_step, head_step, _ = steps
     seen = keys < sizes[2]
     if HAS_MASK and not HAS_MASK_ROWS:
         base = mask + at + batch.to(gl.int64) * batch_step + head.to(gl.int64) * head_step
@@ -134,21 +129,9 @@ def with_mask_rows(scores, mask, steps, sizes, batch, head, rows, keys):
 
 
 @gluon.jit
-def compute(
-    which: gl.constexpr,
-    mask,
-    mask_steps,
-    sums,
-    sum_steps,
-    means,
-    grad_key,
-    grad_value,
-    out_map,
-    sizes,
-    memory,
-    barriers,
-):
+def compute(which: gl.constexpr, buffers, mask_steps, out_map, sizes, memory, barriers):
     """A computing group: 64 keys of the program."""
+    mask, statistics, grad_key, grad_value = buffers
     queries, grads, keys, values, changes, results, logs, averages = memory
     key_full, query_full, query_free, grad_full, grad_free, change_full, change_free = barriers
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, QUERIES, 16])
@@ -179,9 +162,10 @@ def compute(
     found_query = half_zeros
     late_head = group * SHARING
     late_block = first
-    log, mean = statistics(
-        sums, means, sum_steps, sizes, batch, late_head, first * QUERIES + numbers
-    )
+    # Statistics are stored in whole blocks; those behind the last query hide it.
+    filled = gl.cdiv(sizes[1], QUERIES) * QUERIES
+    statistics += (batch * HEADS + late_head).to(gl.int64) * 2 * filled
+    log, mean = read_statistics(statistics, filled, 0, first * QUERIES + numbers)
     # Blocks before this one have keys behind a query's number.
     middle = gl.minimum(last, first + GROUPS * KEYS // QUERIES)
     mbarrier.wait(key_full, 0)
@@ -193,9 +177,7 @@ def compute(
             query = queries.index(stage).reshape([QUERIES, WIDTH_BLOCK])
             grad = grads.index(stage).reshape([QUERIES, WIDTH_BLOCK])
             mbarrier.wait(query_full.index(stage), phase)
-            scores = warpgroup_mma(
-                key, query.permute((1, 0)), zeros, use_acc=False, is_async=True
-            )
+            scores = warpgroup_mma(key, query.permute((1, 0)), zeros, use_acc=False, is_async=True)
             # The copy of the last gradients has read them when this returns.
             tma.store_wait(0)
             gl.barrier()
@@ -212,17 +194,13 @@ def compute(
             late_head = head
             late_block = block
             mbarrier.wait(grad_full.index(stage), phase)
-            change = warpgroup_mma(
-                value, grad.permute((1, 0)), zeros, use_acc=False, is_async=True
-            )
+            change = warpgroup_mma(value, grad.permute((1, 0)), zeros, use_acc=False, is_async=True)
             relative = logs.index(which).load(query_layout)
             # Statistics of the next block are read while this one is computed.
             is_last = block + 1 == last
             next_row = gl.where(is_last, first, block + 1) * QUERIES
-            next_head = gl.where(is_last, gl.minimum(head + 1, HEADS - 1), head)
-            log, mean = statistics(
-                sums, means, sum_steps, sizes, batch, next_head, next_row + numbers
-            )
+            next_own = gl.where(is_last, gl.minimum(own + 1, SHARING - 1), own)
+            log, mean = read_statistics(statistics, filled, next_own, next_row + numbers)
             scores = warpgroup_mma_wait(1, deps=(scores,))
             scores = scores * factor
             if HAS_MASK and HAS_MASK_ROWS:
@@ -287,11 +265,10 @@ def flash_gradients(
     value,
     mask,
     grad,
-    sums,
+    statistics,
     grad_query,
     grad_key,
     grad_value,
-    means,
     sequences,
     length,
     key_count,
@@ -320,10 +297,6 @@ def flash_gradients(
     grad_head,
     grad_row,
     grad_column,
-    sums_at,
-    sums_batch,
-    sums_head,
-    sums_row,
     query_map,
     key_map,
     value_map,
@@ -351,7 +324,6 @@ def flash_gradients(
     memory = (queries, grads, keys, values, changes, results, logs, averages)
     sizes = (sequences, length, key_count)
     mask_steps = (mask_at, mask_batch, mask_head, mask_row)
-    sum_steps = (sums_at, sums_batch, sums_head, sums_row)
     key_full = mbarrier.allocate_mbarrier()
     change_full = mbarrier.allocate_mbarrier()
     change_free = mbarrier.allocate_mbarrier()
@@ -368,25 +340,12 @@ def flash_gradients(
         mbarrier.init(grad_full.index(stage), count=1)
         mbarrier.init(grad_free.index(stage), count=GROUPS)
     fence_async_shared()
-    barriers = (
-        key_full, query_full, query_free, grad_full, grad_free, change_full, change_free
-    )
+    barriers = (key_full, query_full, query_free, grad_full, grad_free, change_full, change_free)
+    buffers = (mask, statistics, grad_key, grad_value)
     gl.warp_specialize(
         [
-            (
-                compute,
-                (
-                    0, mask, mask_steps, sums, sum_steps, means, grad_key, grad_value,
-                    grad_query_map, sizes, memory, barriers,
-                ),
-            ),
-            (
-                compute,
-                (
-                    1, mask, mask_steps, sums, sum_steps, means, grad_key, grad_value,
-                    grad_query_map, sizes, memory, barriers,
-                ),
-            ),
+            (compute, (0, buffers, mask_steps, grad_query_map, sizes, memory, barriers)),
+            (compute, (1, buffers, mask_steps, grad_query_map, sizes, memory, barriers)),
             (load, (query_map, key_map, value_map, grad_map, sizes, memory, barriers)),
         ],
         [4, 1],

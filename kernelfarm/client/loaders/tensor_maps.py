@@ -17,7 +17,7 @@ MAP_BYTES = 128
 _MAP_ALIGNMENT = 64
 # CUDA Driver API: CUtensorMapDataType, CUtensorMapInterleave, CUtensorMapSwizzle (by bytes),
 # CUtensorMapL2promotion, CUtensorMapFloatOOBfill.
-_TYPES = {DType.F16: 6, DType.BF16: 9}
+_TYPES = {DType.F16: 6, DType.BF16: 9, DType.F32: 7}
 _NOT_INTERLEAVED = 0
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 _PROMOTED_TO_128_BYTES = 2

@@ -33,7 +33,9 @@ GRID_SIZES = 3
 
 FLASH_ATTENTION_TEMPLATE = "flash_attention"
 """The template of attention with several queries; it has parameters of its kernel's names."""
-TEMPLATES = frozenset({FLASH_ATTENTION_TEMPLATE})
+FLASH_GRADIENTS_TEMPLATE = "flash_gradients"
+"""The template of the gradients of such attention."""
+TEMPLATES = frozenset({FLASH_ATTENTION_TEMPLATE, FLASH_GRADIENTS_TEMPLATE})
 """The names of all templates."""
 
 USER_KERNEL_OP = "triton.kernel"

@@ -1,0 +1,208 @@
+"""Attention with its gradients by kernels, beside the framework's and Inductor's, on a GPU.
+
+`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
+farm. Arms take turns; each is a replay of a CUDA graph, of the forward pass or of both passes.
+The difference is the time of the gradients.
+
+Usage: python -m benchmarks.attention_gradients build FOLDER [--target T] [--types T ...]
+       python -m benchmarks.attention_gradients run FOLDER [--types T ...] [--no-inductor]
+       (with --only TEXT ..., both for some cases)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.attention import Case
+from benchmarks.timing import median_ms, replayed
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.graph_ir import Graph
+from tests.support.prepared_folder import offline, prepare
+from tests.support.traced_graphs import recording
+
+ROUNDS, CALLS = 9, 3
+_STRICT = {"mode": "strict", "timeout_s": 60.0}
+
+Layer = Callable[..., Tensor]
+
+CASES = (
+    Case(4, 32, 32, 4096, 128, queries=4096),
+    Case(4, 32, 32, 4096, 128, queries=4096, is_causal=True),
+    Case(4, 32, 32, 4096, 64, queries=4096),
+    Case(4, 32, 32, 4096, 64, queries=4096, is_causal=True),
+    # Llama, GPT-2, BERT-large (also padded) and ViT-large.
+    Case(1, 32, 8, 2048, 128, queries=2048, is_causal=True),
+    Case(2, 32, 8, 2048, 128, queries=2048, is_causal=True),
+    Case(8, 32, 8, 2048, 128, queries=2048, is_causal=True),
+    Case(8, 12, 12, 1024, 64, queries=1024, is_causal=True),
+    Case(8, 16, 16, 512, 64, queries=512),
+    Case(8, 16, 16, 512, 64, queries=512, has_mask=True),
+    Case(32, 16, 16, 197, 64, queries=197),
+    # Other widths, few programs, and a text's keys.
+    Case(32, 12, 12, 256, 32, queries=256),
+    Case(2, 8, 8, 4096, 40, queries=4096),
+    Case(2, 8, 8, 77, 40, queries=4096),
+    Case(2, 8, 8, 1024, 80, queries=1024),
+    Case(8, 16, 16, 729, 72, queries=729),
+    Case(1, 32, 32, 2048, 96, queries=2048, is_causal=True),
+    Case(1, 8, 1, 1024, 128, queries=1024, is_causal=True),
+    Case(1, 12, 12, 512, 64, queries=512),
+    Case(4, 12, 12, 128, 64, queries=128),
+)
+
+
+def main() -> int:
+    options = _options()
+    warnings.simplefilter("ignore")
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    with torch._dynamo.config.patch(limits):
+        return {"build": _build, "run": _run}[options.command](options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser.add_argument("--types", nargs="*", default=["bfloat16"])
+    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold any of these")
+    return parser.parse_args()
+
+
+def _cases(options: argparse.Namespace) -> Iterator[tuple[torch.dtype, Case]]:
+    for name in options.types:
+        for case in CASES:
+            if not options.only or any(text in str(case) for text in options.only):
+                yield getattr(torch, name), case
+
+
+def _operands(case: Case, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    """Queries, keys and values with gradients, and a mask if the case has one."""
+    query, key, value, *masks = case.operands(dtype, device)
+    return *(tensor.requires_grad_() for tensor in (query, key, value)), *masks
+
+
+def _compiled(case: Case, backend: Any, options: Any = None) -> Layer:
+    torch._dynamo.reset()
+    compiled: Layer = torch.compile(case.attend, backend=backend, dynamic=False, options=options)
+    return compiled
+
+
+def _both_passes(
+    layer: Layer, operands: tuple[Tensor, ...], grad: Tensor
+) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: torch.autograd.grad(layer(*operands), operands[:3], grad)
+
+
+def _build(options: argparse.Namespace) -> int:
+    """Fills the folder; the exit status is 1 if a program did not compile."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    prepared = prepare(_captured(options), options.folder, options.target, {})
+    for name, failure in prepared.failures.items():
+        print(f"{name}: {failure}")
+    return 1 if prepared.failures else 0
+
+
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for dtype, case in _cases(options):
+        found: list[CapturedGraph] = []
+        operands = _operands(case, dtype, "cpu")
+        made = _compiled(case, recording(found, runs=False))(*operands)
+        torch.autograd.grad(made, operands[:3], torch.empty_like(made))
+        yield f"{dtype} {case}", [captured.graph for captured in found]
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("case: microseconds of eager's forward pass and gradients; eager / arm of the forward")
+    print(
+        "pass, of gradients and of both; largest error of ours and of eager, / the largest gradient"
+    )
+    failures = 0
+    with offline(options.folder):
+        for dtype, case in _cases(options):
+            try:
+                print(_line(case, dtype, options), flush=True)
+            except Exception as error:  # a case that fails is one row of the table
+                failures += 1
+                text = "".join(traceback.format_exception_only(error)).strip()
+                print(f"{case}: FAILED {text[:400]}", flush=True)
+    return 1 if failures else 0
+
+
+def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
+    torch.manual_seed(0)
+    operands = _operands(case, dtype, "cuda")
+    layers: dict[str, Layer] = {
+        "eager": case.attend,
+        "ours": _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0}),
+    }
+    grad = torch.randn_like(layers["eager"](*operands))
+    both = {"ours": _both_passes(layers["ours"], operands, grad)}
+    both["ours"]()
+    if not options.no_inductor:
+        layers["inductor"] = _compiled(case, "inductor")
+        both["inductor"] = _both_passes(layers["inductor"], operands, grad)
+        both["inductor"]()
+    both["eager"] = _both_passes(layers["eager"], operands, grad)
+    errors = _errors(case, {arm: both[arm]() for arm in ("ours", "eager")}, operands, grad)
+    calls = {
+        **{(arm, "forward"): replayed(_forward(layers[arm], operands)) for arm in layers},
+        **{(arm, "both"): replayed(call) for arm, call in both.items()},
+    }
+    names = {f"{arm} {kind}": call for (arm, kind), call in calls.items()}
+    times = median_ms(names, "cuda", rounds=ROUNDS, calls=CALLS)
+    for arm in layers:
+        times[f"{arm} gradients"] = times[f"{arm} both"] - times[f"{arm} forward"]
+    ratios = "  ".join(
+        f"{arm} "
+        + " ".join(
+            f"{times[f'eager {kind}'] / times[f'{arm} {kind}']:5.2f}"
+            for kind in ("forward", "gradients", "both")
+        )
+        for arm in layers
+        if arm != "eager"
+    )
+    shown = f"{1e3 * times['eager forward']:8.1f} {1e3 * times['eager gradients']:8.1f} us"
+    return f"{case!s:<62} {shown}  {ratios}  {errors['ours']:.1e} {errors['eager']:.1e}"
+
+
+def _forward(layer: Layer, operands: tuple[Tensor, ...]) -> Callable[[], Tensor]:
+    """The pass that also saves what gradients need."""
+    return lambda: layer(*operands)
+
+
+def _errors(
+    case: Case,
+    gradients: dict[str, tuple[Tensor, ...]],
+    operands: tuple[Tensor, ...],
+    grad: Tensor,
+) -> dict[str, float]:
+    """The largest differences from float64 in the first sequence, in its largest gradients."""
+    exact = [tensor[:1].detach().double() for tensor in operands]
+    for tensor in exact[:3]:
+        tensor.requires_grad_()
+    wanted = torch.autograd.grad(case.attend(*exact), exact[:3], grad[:1].double())
+    return {
+        arm: max(
+            ((one[:1].double() - other).abs().max() / other.abs().max()).item()
+            for one, other in zip(found, wanted, strict=True)
+        )
+        for arm, found in gradients.items()
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
