@@ -188,12 +188,14 @@ class SplitAttentionFacts:
 class FlashAttentionFacts:
     """Attention of several queries for each head that a template kernel computes faster.
 
-    `types` are the types of its elements; heads have `least_width` to `most_width` of them.
+    `types` are the types of its elements; heads have `least_width` to `most_width` of them. With
+    fewer than `least_programs`, programs for gradients take one head of queries each.
     """
 
     types: tuple[str, ...]
     least_width: int
     most_width: int
+    least_programs: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,11 @@ class ContractionChoice:
     results of attention whose shares of values are rounded to the values' type. `widened` are the
     results of extern nodes that the library computes in f32. `parts` has the number of parts into
     which a template kernel divides the keys of attention, by its result. `whole` are the results of
-    attention that a template kernel computes alone. `transformed` has the
-    values in memory of a convolution by Winograd's algorithm, by its result; `strides` has those of
-    values that are not row-major there, or that would not be in memory. `weights` has the weight of
-    a depthwise convolution that prims compute, by its result: a value (down, across, channels).
+    attention, and of its gradients, that template kernels compute alone; for those `by_heads`,
+    prims sum the gradients of keys over the heads of queries. `transformed` has the values in
+    memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
+    that are not row-major there, or that would not be in memory. `weights` has the weight of a
+    depthwise convolution that prims compute, by its result: a value (down, across, channels).
     """
 
     results: frozenset[int] = frozenset()
@@ -47,6 +48,7 @@ class ContractionChoice:
     widened: frozenset[int] = frozenset()
     parts: Mapping[int, int] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
+    by_heads: frozenset[int] = frozenset()
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)

@@ -14,7 +14,8 @@ Shapes:
     sums: (b, g * h, q) f32: the logarithm of the sum of the exponentials of each query's scores,
         inf for a query that sees no key
     grad_query, not scaled yet: (b, q, g * h, d) f32, row-major
-    grad_key, grad_value: (b, s, g, d), row-major
+    grad_key, grad_value: (b, s, g, d), row-major, or (b, s, g * h, d): gradients of each head of
+        queries, to be summed
     statistics: (b, g * h, 2, q) f32, row-major, q filled up to a multiple of 64
 """
 
@@ -104,14 +105,15 @@ def flash_gradients(
     value_at, value_batch, value_head, value_row, value_column,
     mask_at, mask_batch, mask_head, mask_row, mask_column,
     grad_at, grad_batch, grad_head, grad_row, grad_column,
-    HEADS: tl.constexpr, SHARING: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr,
-    IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
+    HEADS: tl.constexpr, SHARING: tl.constexpr, OWN_HEADS: tl.constexpr, WIDTH: tl.constexpr,
+    SCALE: tl.constexpr, IS_CAUSAL: tl.constexpr, HAS_MASK: tl.constexpr,
     BLOCK: tl.constexpr, WIDTH_BLOCK: tl.constexpr,
 ):
     tiles = tl.cdiv(key_count, BLOCK)
     tile = tl.program_id(0) % tiles
-    group = (tl.program_id(0) // tiles % (HEADS // SHARING)).to(tl.int64)
-    batch = (tl.program_id(0) // (tiles * (HEADS // SHARING))).to(tl.int64)
+    unit = (tl.program_id(0) // tiles % (HEADS // OWN_HEADS)).to(tl.int64)
+    group = unit * OWN_HEADS // SHARING
+    batch = (tl.program_id(0) // (tiles * (HEADS // OWN_HEADS))).to(tl.int64)
     columns = tile * BLOCK + tl.arange(0, BLOCK)
     seen = columns < key_count
     far_columns = columns.to(tl.int64)
@@ -133,8 +135,8 @@ def flash_gradients(
     first = 0
     if IS_CAUSAL:
         first = tile * BLOCK
-    for own_head in range(0, SHARING):
-        head = group * SHARING + own_head
+    for own_head in range(0, OWN_HEADS):
+        head = unit * OWN_HEADS + own_head
         for start in range(first, length, BLOCK):
             rows = start + tl.arange(0, BLOCK)
             own = rows < length
@@ -173,7 +175,7 @@ def flash_gradients(
                 grad_query + place[:, None] + across, tl.dot(change, keys),
                 mask=own[:, None] & is_inside, sem="relaxed",
             )
-    place = ((batch * key_count + far_columns) * (HEADS // SHARING) + group) * WIDTH
+    place = ((batch * key_count + far_columns) * (HEADS // OWN_HEADS) + unit) * WIDTH
     stored = place[:, None] + across
     tl.store(
         grad_key + stored, (found_key * SCALE).to(grad_key.dtype.element_ty),
@@ -227,9 +229,9 @@ def flash_statistics(operands: GradientOperands, dtype: DType) -> Made:
 
 
 def flash_gradients(
-    operands: GradientOperands, dtype: DType, scale: float, *, is_causal: bool
+    operands: GradientOperands, dtype: DType, scale: float, *, is_causal: bool, own_heads: int
 ) -> Made:
-    """The kernel that computes gradients.
+    """The kernel that computes gradients; a program takes `own_heads` heads of queries.
 
     Its buffers are query, key, value, mask if there is one, grad, statistics, grad_query, grad_key
     and grad_value.
@@ -244,6 +246,7 @@ def flash_gradients(
     constants: dict[str, Value] = {
         "HEADS": heads.as_int(),
         "SHARING": heads.as_int() // groups.as_int(),
+        "OWN_HEADS": own_heads,
         "WIDTH": width.as_int(),
         "SCALE": scale,
         "IS_CAUSAL": is_causal,
@@ -265,7 +268,8 @@ def flash_gradients(
     template = FLASH_GRADIENTS_TEMPLATE if has_even_rows(own) and takes_maps(mapped, dtype) else ""
     options = (("num_stages", 1), ("num_warps", 8))
     kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options, template)
-    return kernel, (*passed, ceil_div(key_count, _BLOCK) * sequences * groups, ONE, ONE)
+    units = heads.as_int() // own_heads
+    return kernel, (*passed, ceil_div(key_count, _BLOCK) * sequences * units, ONE, ONE)
 
 
 def _mapped(operands: GradientOperands) -> Mapping[str, StridedView]:

@@ -102,10 +102,11 @@ def _flash_gradients(step: TemplateStep) -> tuple[TemplateLaunch, ...]:
     count = len(step.views)
     grad_query, grad_key, grad_value, statistics = range(count, count + len(step.node.results))
     read = (0, 1, 2, *range(6, count), 4, statistics)
+    own_heads = query.shape[1].as_int() // step.node.types[1].shape[2].as_int()
     return (
         TemplateLaunch(*flash_statistics(given, dtype), (3, 4, 5, grad_query, statistics)),
         TemplateLaunch(
-            *flash_gradients(given, dtype, scale, is_causal=is_causal),
+            *flash_gradients(given, dtype, scale, is_causal=is_causal, own_heads=own_heads),
             (*read, grad_query, grad_key, grad_value),
         ),
     )

@@ -43,6 +43,8 @@ ATTENTION = (
 """The last two also return log-sum-exps, for gradients."""
 _AXES = 4
 _EVEN_WIDTH = 8
+# The keys of a program that computes gradients.
+_PROGRAM_KEYS = 128
 # Parts that a large batch does not need cost it less than a small one loses without them.
 _LIKELY_SEQUENCES = 8
 
@@ -86,6 +88,7 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
     read = _read(facts)
     parts: dict[int, int] = {}
     whole: set[int] = set()
+    by_heads: set[int] = set()
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -107,11 +110,19 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
         if node.op == "extern" and node.attr("op") == ATTENTION_BACKWARD:
             spend(8)
             verdict = _gradients_refused(facts, node, target.flash_attention, read)
-            whole |= {node.results[0]} if verdict is None else set()
+            if verdict is None:
+                whole.add(node.results[0])
+                by_heads |= _by_heads(facts, node, target.flash_attention)
             reason = "" if verdict is None else f"the framework: {verdict.reason}"
             notes[f"of gradients by {reason or 'kernels'}"] += 1
     chosen = frozenset((*parts, *whole))
-    return ContractionChoice(chosen, notes=_texts(notes), parts=parts, whole=frozenset(whole))
+    return ContractionChoice(
+        chosen,
+        notes=_texts(notes),
+        parts=parts,
+        whole=frozenset(whole),
+        by_heads=frozenset(by_heads),
+    )
 
 
 def _split(
@@ -250,6 +261,18 @@ def _gradients_refused(
     if not read.isdisjoint(node.results[3:]):
         return Refused("the mask has gradients, too")
     return _form_refused(kinds[3:], known)
+
+
+def _by_heads(facts: GraphFacts, node: Node, known: FlashAttentionFacts | None) -> set[int]:
+    """The result of a node if programs take one head of queries each, because there are few.
+
+    Causal programs end at different times, so there should be several for each multiprocessor.
+    """
+    query, key = (facts.types[value] for value in operands(node)[3:5])
+    keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
+    programs = _likely_groups(facts, key) * -(-keys // _PROGRAM_KEYS)
+    is_few = known is not None and programs < known.least_programs
+    return {node.results[0]} if is_few and query.shape[1] is not key.shape[1] else set()
 
 
 def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:

@@ -120,9 +120,11 @@ class _Writer(ContractionWriter):
         attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
         attrs |= {"is_contraction": False, "op": FLASH_GRADIENTS}
         types = []
+        query = self.types[given[0]]
+        is_by_heads = node.results[0] in self.choice.by_heads
         for number, tensor in enumerate(node.types[:3]):
             batch, heads, rows, width = tensor.shape
-            shape = (batch, rows, heads, width)
+            shape = (batch, rows, query.shape[1] if is_by_heads else heads, width)
             dtype = tensor.dtype if number else DType.F32
             types.append(TensorType(dtype, shape, contiguous_strides(shape)))
         batch, heads, queries, _ = self.types[output].shape
@@ -144,10 +146,20 @@ class _Writer(ContractionWriter):
         factor = self._number(node, node.attr("scale"), types[0].shape)
         scaled = self.add(node, "mul", results[0], factor)
         scaled = self.add(node, "convert", scaled, dtype=node.types[0].dtype)
-        for number, found in enumerate((scaled, *results[1:3])):
+        for number, made in enumerate((scaled, *results[1:3])):
             own = slice(number, number + 1)
             one = replace(node, results=node.results[own], types=node.types[own])
+            found = self._summed(one, made) if number and is_by_heads else made
             self.finish(one, "permute", found, dims=(0, 2, 1, 3))
+
+    def _summed(self, node: Node, made: int) -> int:
+        """Gradients (batch, keys, heads of keys, width): sums over the queries' heads of each."""
+        batch, rows, heads, width = self.types[made].shape
+        groups = node.types[0].shape[1]
+        shape = (batch, rows, groups, as_expr(heads.as_int() // groups.as_int()), width)
+        found = self.add(node, "reshape", self.wide(node, made), shape=shape)
+        found = self.add(node, "sum", found, dims=(3,))
+        return self.add(node, "convert", found, dtype=node.types[0].dtype)
 
     def _join_parts(self, node: Node, parts: int) -> None:
         """Appends attention whose keys a template kernel divides in parts.

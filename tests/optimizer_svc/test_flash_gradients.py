@@ -53,7 +53,9 @@ def gradients_by(layer: Layer, operands: Sequence[Tensor], grad: Tensor) -> list
     return list(torch.autograd.grad(layer(*given, *operands[3:]), given, grad))
 
 
-def compiled_for_hopper(layer: Layer, found: list[OptimizeResult], *, varies: bool = False) -> Layer:
+def compiled_for_hopper(
+    layer: Layer, found: list[OptimizeResult], *, varies: bool = False
+) -> Layer:
     """The function with both passes as programs for a GPU, run by an interpreter."""
 
     def compile_graph(captured: CapturedGraph, gm: fx.GraphModule) -> Callable[..., object]:
@@ -71,7 +73,7 @@ def compiled_for_hopper(layer: Layer, found: list[OptimizeResult], *, varies: bo
         return run
 
     torch._dynamo.reset()
-    compiled: Layer = torch.compile(layer, backend=capturing(compile_graph), dynamic=varies)
+    compiled: Layer = torch.compile(layer, backend=capturing(compile_graph))
     return compiled
 
 

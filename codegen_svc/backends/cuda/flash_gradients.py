@@ -21,7 +21,10 @@ from kernelfarm.ir.artifact import BuiltKernel
 
 _TEXT = Path(__file__).with_name("gluon_flash_gradients.py")
 _ENTRY = "flash_gradients"
-_CONSTANTS = ("HEADS", "SHARING", "WIDTH", "WIDTH_BLOCK", "SCALE", "IS_CAUSAL", "HAS_MASK")
+_CONSTANTS = (
+    *("HEADS", "SHARING", "OWN_HEADS", "WIDTH", "WIDTH_BLOCK"),
+    *("SCALE", "IS_CAUSAL", "HAS_MASK"),
+)
 _QUERIES = 64
 _KEYS = 128
 
@@ -37,6 +40,7 @@ def build_flash_gradients(build: TemplateBuild) -> BuiltKernel:
     heads, width, filled = (numbers[name] for name in ("HEADS", "WIDTH", "WIDTH_BLOCK"))
     sequences, keys = numbers["sequences"], numbers["key_count"]
     groups = as_expr(heads.as_int() // numbers["SHARING"].as_int())
+    units = as_expr(heads.as_int() // numbers["OWN_HEADS"].as_int())
     stated: dict[str, object] = {name: kernel.constants[name] for name in _CONSTANTS}
     stated["HAS_MASK_ROWS"] = numbers["mask_row"] is not ZERO
     stated["HAS_TAIL"] = not keys.is_constant or keys.constant % _KEYS != 0
@@ -54,6 +58,6 @@ def build_flash_gradients(build: TemplateBuild) -> BuiltKernel:
             # Each group of warps adds half of a row.
             made_operand("grad_query", own, _QUERIES, filled.as_int() // 2),
         ),
-        programs=ceil_div(keys, _KEYS) * sequences * groups,
+        programs=ceil_div(keys, _KEYS) * sequences * units,
     )
     return build_gluon(build, template)

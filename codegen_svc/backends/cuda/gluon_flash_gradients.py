@@ -8,8 +8,8 @@ and keep the gradients of their keys and values in registers.
 Both groups multiply scores and gradients of weights turned, keys by queries: the weights, rounded,
 are then the left factor of the gradients of values as they lie in registers. Gradients of scores
 also go to shared memory, because those of queries need all keys of the program. Each group computes
-half of their width, and a copy that adds to memory brings them there while the group multiplies the
-scores of the next queries (Shah et al. 2024, "FlashAttention-3").
+half of their width, one block late, and a copy that adds to memory brings them there (Shah et al.
+2024, "FlashAttention-3").
 """
 
 from triton.experimental import gluon
@@ -24,6 +24,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 HEADS = gl.constexpr(1)
 SHARING = gl.constexpr(1)
+# The heads of queries of a program: all that share a head of keys, or one.
+OWN_HEADS = gl.constexpr(1)
 WIDTH = gl.constexpr(64)
 # The width of a head, filled up to a power of two: maps read zeros there, and add nothing to it.
 WIDTH_BLOCK = gl.constexpr(64)
@@ -39,6 +41,7 @@ GROUPS = gl.constexpr(2)
 KEYS = gl.constexpr(64)
 QUERIES = gl.constexpr(64)
 HALF = gl.constexpr(WIDTH_BLOCK // 2)
+# Barriers of `changes` count on two stages.
 STAGES = gl.constexpr(2)
 REGISTERS = gl.constexpr(240)
 LOADING_REGISTERS = gl.constexpr(24)
@@ -55,19 +58,19 @@ def next_stage(stage, phase):
 
 @gluon.jit
 def tile_of(sizes):
-    """Sequence, head of keys, first key, and the blocks of queries from the first to the last.
+    """Sequence, first head of queries, first key, and the blocks of queries from first to last.
 
     Causal tiles of the first keys take the longest; they come first.
     """
     tiles = gl.cdiv(sizes[2], GROUPS * KEYS)
     tile = gl.program_id(0) % tiles
-    groups: gl.constexpr = HEADS // SHARING
+    units: gl.constexpr = HEADS // OWN_HEADS
     start = tile * (GROUPS * KEYS)
     first = 0
     if IS_CAUSAL:
         first = tile * (GROUPS * KEYS // QUERIES)
-    group = gl.program_id(0) // tiles % groups
-    return gl.program_id(0) // (tiles * groups), group, start, first, gl.cdiv(sizes[1], QUERIES)
+    head = gl.program_id(0) // tiles % units * OWN_HEADS
+    return gl.program_id(0) // (tiles * units), head, start, first, gl.cdiv(sizes[1], QUERIES)
 
 
 @gluon.jit
@@ -75,14 +78,15 @@ def load(query_map, key_map, value_map, grad_map, sizes, memory, barriers):
     """The loading warp: keys and values, then queries and gradients of results, block by block."""
     queries, grads, keys, values, _, _, _, _ = memory
     key_full, query_full, query_free, grad_full, grad_free, _, _ = barriers
-    batch, group, start, first, last = tile_of(sizes)
+    batch, first_head, start, first, last = tile_of(sizes)
+    group = first_head // SHARING
     mbarrier.expect(key_full, key_map.nbytes_per_cta + value_map.nbytes_per_cta)
     tma.async_load(key_map, [batch, group, start, 0], key_full, keys)
     tma.async_load(value_map, [batch, group, start, 0], key_full, values)
     stage = 0
     phase = 1
-    for own in range(SHARING):
-        head = group * SHARING + own
+    for own in range(OWN_HEADS):
+        head = first_head + own
         for block in range(first, last):
             row = block * QUERIES
             mbarrier.wait(query_free.index(stage), phase)
@@ -129,6 +133,22 @@ def with_mask_rows(scores, mask, steps, sizes, batch, head, rows, keys):
 
 
 @gluon.jit
+def add_result(out_map, result, which: gl.constexpr, span, own, block, behind: gl.constexpr):
+    """Adds the gradients of the queries of some blocks before one; zeros before the first.
+
+    Rows behind the last query get nothing.
+    """
+    batch, head, first, last = span
+    count = gl.maximum(last - first, 1)
+    at = gl.maximum(own * count + block - first - behind, 0)
+    if OWN_HEADS > 1:
+        head += at // count
+        at %= count
+    row = (first + at) * QUERIES
+    tma.async_atomic_add(out_map, [batch, head, row, which * HALF], result)
+
+
+@gluon.jit
 def compute(which: gl.constexpr, buffers, mask_steps, out_map, sizes, memory, barriers):
     """A computing group: 64 keys of the program."""
     mask, statistics, grad_key, grad_value = buffers
@@ -143,7 +163,7 @@ def compute(which: gl.constexpr, buffers, mask_steps, out_map, sizes, memory, ba
     number_layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
     factor: gl.constexpr = SCALE * LOG2_E
     dtype: gl.constexpr = queries.dtype
-    batch, group, start, first, last = tile_of(sizes)
+    batch, first_head, start, first, last = tile_of(sizes)
     own_keys = start + which * KEYS + gl.arange(0, KEYS, layout=key_layout)
     own_rows = gl.arange(0, QUERIES, layout=query_layout)
     numbers = gl.arange(0, QUERIES, layout=number_layout)
@@ -155,51 +175,49 @@ def compute(which: gl.constexpr, buffers, mask_steps, out_map, sizes, memory, ba
     key = all_keys.slice(which * KEYS, KEYS)
     value = values.reshape([GROUPS * KEYS, WIDTH_BLOCK]).slice(which * KEYS, KEYS)
     key_half = all_keys.slice(which * HALF, HALF, dim=1)
+    result = results.index(which)
+    own_result = result.reshape([QUERIES, HALF])
     stage = 0
     phase = 0
-    change_phase = 0
-    # Gradients of queries are added one block late; the first addition is one of zeros.
+    # Gradients of queries are multiplied one block late, so that the groups need not wait for each
+    # other; the first product is one of zeros.
+    changes.index(1).slice(which * KEYS, KEYS).store(zeros.to(dtype))
+    fence_async_shared()
+    mbarrier.arrive(change_full.index(1))
     found_query = half_zeros
-    late_head = group * SHARING
-    late_block = first
     # Statistics are stored in whole blocks; those behind the last query hide it.
     filled = gl.cdiv(sizes[1], QUERIES) * QUERIES
-    statistics += (batch * HEADS + late_head).to(gl.int64) * 2 * filled
+    statistics += (batch * HEADS + first_head).to(gl.int64) * 2 * filled
     log, mean = read_statistics(statistics, filled, 0, first * QUERIES + numbers)
     # Blocks before this one have keys behind a query's number.
     middle = gl.minimum(last, first + GROUPS * KEYS // QUERIES)
     mbarrier.wait(key_full, 0)
-    for own in range(SHARING):
-        head = group * SHARING + own
+    for own in range(OWN_HEADS):
+        head = first_head + own
         if HAS_TAIL or (HAS_MASK and not HAS_MASK_ROWS):
             added = hidden(mask, mask_steps, sizes, batch, head, own_keys)
         for block in range(first, last):
             query = queries.index(stage).reshape([QUERIES, WIDTH_BLOCK])
             grad = grads.index(stage).reshape([QUERIES, WIDTH_BLOCK])
+            late_change = changes.index(stage ^ 1).permute((1, 0))
             mbarrier.wait(query_full.index(stage), phase)
             scores = warpgroup_mma(key, query.permute((1, 0)), zeros, use_acc=False, is_async=True)
             # The copy of the last gradients has read them when this returns.
             tma.store_wait(0)
             gl.barrier()
-            results.index(which).reshape([QUERIES, HALF]).store(found_query)
+            own_result.store(found_query)
             logs.index(which).store(log)
             averages.index(which).store(mean)
             fence_async_shared()
             gl.barrier()
-            tma.async_atomic_add(
-                out_map,
-                [batch, late_head, late_block * QUERIES, which * HALF],
-                results.index(which),
-            )
-            late_head = head
-            late_block = block
+            add_result(out_map, result, which, (batch, first_head, first, last), own, block, 2)
             mbarrier.wait(grad_full.index(stage), phase)
             change = warpgroup_mma(value, grad.permute((1, 0)), zeros, use_acc=False, is_async=True)
             relative = logs.index(which).load(query_layout)
             # Statistics of the next block are read while this one is computed.
             is_last = block + 1 == last
             next_row = gl.where(is_last, first, block + 1) * QUERIES
-            next_own = gl.where(is_last, gl.minimum(own + 1, SHARING - 1), own)
+            next_own = gl.where(is_last, gl.minimum(own + 1, OWN_HEADS - 1), own)
             log, mean = read_statistics(statistics, filled, next_own, next_row + numbers)
             scores = warpgroup_mma_wait(1, deps=(scores,))
             scores = scores * factor
@@ -220,38 +238,45 @@ def compute(which: gl.constexpr, buffers, mask_steps, out_map, sizes, memory, ba
             change = warpgroup_mma_wait(1, deps=(change,))
             average = averages.index(which).load(query_layout)
             narrow = (weights * (change - average[None, :])).to(dtype)
-            mbarrier.wait(change_free, change_phase ^ 1)
-            changes.slice(which * KEYS, KEYS).store(narrow)
+            mbarrier.wait(change_free.index(stage), phase ^ 1 ^ stage)
+            changes.index(stage).slice(which * KEYS, KEYS).store(narrow)
             fence_async_shared()
-            mbarrier.arrive(change_full)
+            mbarrier.arrive(change_full.index(stage))
             left = gl.convert_layout(narrow, left_layout)
             found_key = warpgroup_mma(left, query, found_key, is_async=True)
-            mbarrier.wait(change_full, change_phase)
+            mbarrier.wait(change_full.index(stage ^ 1), phase)
             found_query = warpgroup_mma(
-                changes.permute((1, 0)), key_half, half_zeros, use_acc=False, is_async=True
+                late_change, key_half, half_zeros, use_acc=False, is_async=True
             )
             found_value = warpgroup_mma_wait(2, deps=(found_value,))
             mbarrier.arrive(grad_free.index(stage))
             found_key = warpgroup_mma_wait(1, deps=(found_key,))
             mbarrier.arrive(query_free.index(stage))
-            stage, phase = next_stage(stage, phase)
             found_query = warpgroup_mma_wait(0, deps=(found_query,))
-            mbarrier.arrive(change_free)
-            change_phase ^= 1
+            mbarrier.arrive(change_free.index(stage ^ 1))
+            stage, phase = next_stage(stage, phase)
+    # The last two products have not been added yet.
     tma.store_wait(0)
     gl.barrier()
-    results.index(which).reshape([QUERIES, HALF]).store(found_query)
+    own_result.store(found_query)
     fence_async_shared()
     gl.barrier()
-    # Rows behind the last query get nothing.
-    tma.async_atomic_add(
-        out_map, [batch, late_head, late_block * QUERIES, which * HALF], results.index(which)
-    )
+    add_result(out_map, result, which, (batch, first_head, first, last), OWN_HEADS, first, 2)
+    mbarrier.wait(change_full.index(stage ^ 1), phase)
+    late_change = changes.index(stage ^ 1).permute((1, 0))
+    found_query = warpgroup_mma(late_change, key_half, half_zeros, use_acc=False, is_async=True)
+    found_query = warpgroup_mma_wait(0, deps=(found_query,))
+    tma.store_wait(0)
+    gl.barrier()
+    own_result.store(found_query)
+    fence_async_shared()
+    gl.barrier()
+    add_result(out_map, result, which, (batch, first_head, first, last), OWN_HEADS, first, 1)
     tma.store_wait(0)
     rows = start + which * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(1, sum_layout))
     across = gl.arange(0, WIDTH_BLOCK, layout=gl.SliceLayout(0, sum_layout))
     place = batch.to(gl.int64) * sizes[2] + rows.to(gl.int64)
-    place = (place * (HEADS // SHARING) + group) * WIDTH
+    place = (place * (HEADS // OWN_HEADS) + first_head // OWN_HEADS) * WIDTH
     places = place[:, None] + across[None, :]
     is_inside = (rows < sizes[2])[:, None] & (across < WIDTH)[None, :]
     gl.store(grad_value + places, found_value.to(dtype), mask=is_inside)
@@ -314,7 +339,7 @@ def flash_gradients(
     change_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for(
         [GROUPS * KEYS, QUERIES], dtype
     )
-    changes = gl.allocate_shared_memory(dtype, [GROUPS * KEYS, QUERIES], change_layout)
+    changes = gl.allocate_shared_memory(dtype, [STAGES, GROUPS * KEYS, QUERIES], change_layout)
     results = gl.allocate_shared_memory(
         gl.float32, [GROUPS, 1, 1, QUERIES, HALF], grad_query_map.layout
     )
@@ -325,20 +350,20 @@ def flash_gradients(
     sizes = (sequences, length, key_count)
     mask_steps = (mask_at, mask_batch, mask_head, mask_row)
     key_full = mbarrier.allocate_mbarrier()
-    change_full = mbarrier.allocate_mbarrier()
-    change_free = mbarrier.allocate_mbarrier()
+    change_full = mbarrier.allocate_mbarrier(batch=STAGES)
+    change_free = mbarrier.allocate_mbarrier(batch=STAGES)
     query_full = mbarrier.allocate_mbarrier(batch=STAGES)
     query_free = mbarrier.allocate_mbarrier(batch=STAGES)
     grad_full = mbarrier.allocate_mbarrier(batch=STAGES)
     grad_free = mbarrier.allocate_mbarrier(batch=STAGES)
     mbarrier.init(key_full, count=1)
-    mbarrier.init(change_full, count=GROUPS)
-    mbarrier.init(change_free, count=GROUPS)
     for stage in gl.static_range(STAGES):
         mbarrier.init(query_full.index(stage), count=1)
         mbarrier.init(query_free.index(stage), count=GROUPS)
         mbarrier.init(grad_full.index(stage), count=1)
         mbarrier.init(grad_free.index(stage), count=GROUPS)
+        mbarrier.init(change_full.index(stage), count=GROUPS)
+        mbarrier.init(change_free.index(stage), count=GROUPS)
     fence_async_shared()
     barriers = (key_full, query_full, query_free, grad_full, grad_free, change_full, change_free)
     buffers = (mask, statistics, grad_key, grad_value)
