@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
+from frontend_svc import operators
 from frontend_svc.decompose.pipeline import Decomposition, decompose_to_prims
 from kernelfarm.client.custom_operators import attention  # noqa: F401 -- registers operators
 from tests.support.single_operator import Call, captured_graph
@@ -87,10 +91,16 @@ def test_varying_numbers_of_updates_may_be_several() -> None:
     assert {node.op for node in found.graph.nodes} == {"extern"}
 
 
+def test_decompositions_update_elements_by_the_builder_that_checks_the_order() -> None:
+    folder = Path(operators.__file__).parent
+    writing = [p for p in folder.rglob("*.py") if re.search(r'prim\(\s*"scatter"', p.read_text())]
+    assert [path.name for path in writing] == ["prims_builder.py"]
+
+
 def test_no_template_may_compute_the_gradients_of_attention() -> None:
     # A template adds them in no fixed order, and takes only nodes that state a scale.
     heads = torch.zeros(1, 2, 8, 16)
-    operands = [heads, heads, heads[..., 0], heads, heads, heads, None, False, 0.5, False, False]
-    graph = captured_graph(Call("kernelfarm.attention_backward.default", operands))
+    given = [heads, heads, heads[..., 0], heads, heads, heads, None, False, 0.5, False, False]
+    graph = captured_graph(Call("kernelfarm.attention_backward.default", given))
     (node,) = decompose_to_prims(graph, needs_fixed_order=True).graph.nodes
     assert node.op == "extern" and node.attr("scale", None) is None
