@@ -125,6 +125,7 @@ def _decompose(message: bytes, facts: Facts) -> list[bytes]:
         graph,
         fallback_random=facts["fallback_random"],
         max_sorted_elems=facts["max_sorted_elems"],
+        needs_fixed_order=facts["needs_fixed_order"],
     )
     report = "\n".join(
         f"node {node.index} {node.op}: {node.outcome.value} ({node.detail})"

@@ -44,6 +44,9 @@ from kernelfarm.ir.graph_ir import (
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 from kernelfarm.ir.work_budget import spend
 
+_ATTENTION_BACKWARD = "kernelfarm.attention_backward.default"
+"""Template kernels choose it by the attribute `scale` of its extern node."""
+
 _UNKNOWN = "not in the table: a custom operator"
 _EFFECT = "effect: it returns no tensor, and the framework runs it in order"
 
@@ -57,19 +60,28 @@ class ImportResult:
 
 
 def import_aten(
-    graph: Graph, *, fallback_random: bool = False, max_sorted_elems: int | None = None
+    graph: Graph,
+    *,
+    fallback_random: bool = False,
+    max_sorted_elems: int | None = None,
+    needs_fixed_order: bool = False,
 ) -> ImportResult:
     """Decomposes every node of a captured graph.
 
     With `fallback_random`, the framework runs every operator that draws random numbers. It also
     runs sorts of rows that may have more than `max_sorted_elems` elements, unless that is None.
+    With `needs_fixed_order`, it runs operators whose kernels would update elements in an order on
+    which the result depends.
 
     Raises:
         InvalidGraphError: an argument is malformed, or a stated type contradicts its operator;
             names the node by index and operator, what was seen and what was expected.
     """
     builder_for = partial(
-        PrimsBuilder, is_random_native=not fallback_random, max_sorted_elems=max_sorted_elems
+        PrimsBuilder,
+        is_random_native=not fallback_random,
+        max_sorted_elems=max_sorted_elems,
+        needs_fixed_order=needs_fixed_order,
     )
     importer = _Importer(graph, builder_for)
     for index, node in enumerate(graph.nodes):
@@ -192,13 +204,17 @@ class _Importer:
             [_with_strides(tensor) for tensor in node.types],
             is_contraction=group is not None and group.is_contraction,
             is_unscaled=is_unscaled_sum(node) or None,
-            scale=attention_scale(node, read),
+            scale=None if self._adds_in_no_order(node) else attention_scale(node, read),
             is_causal=is_causal(node) or None,
             window=convolution_window(node),
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):
             self._values[value] = Tensor(made, self._graph_builder.type_of(made))
+
+    def _adds_in_no_order(self, node: Node) -> bool:
+        """True for a node that no kernel of a template may compute: it adds in no fixed order."""
+        return self._builder.needs_fixed_order and node.op == _ATTENTION_BACKWARD
 
     def _send_user_kernel(self, index: int, node: Node) -> None:
         """Emits an extern node whose kernel the farm compiles."""

@@ -32,13 +32,19 @@ class Decomposition:
 
 
 def decompose_to_prims(
-    graph: Graph, *, fallback_random: bool = False, max_sorted_elems: int | None = None
+    graph: Graph,
+    *,
+    fallback_random: bool = False,
+    max_sorted_elems: int | None = None,
+    needs_fixed_order: bool = False,
 ) -> Decomposition:
     """Decomposes a captured graph to Prims.
 
     The graph passed `check_client_graph`, as every decoded request did. With `fallback_random`, the
     framework runs every operator that draws random numbers. It also runs sorts of rows that may
-    have more than `max_sorted_elems` elements (a fact of the target), unless that is None.
+    have more than `max_sorted_elems` elements (a fact of the target), unless that is None. With
+    `needs_fixed_order`, it runs operators whose kernels would update elements in an order on which
+    the result depends: the request is deterministic, and the target has no order of updates.
     Inputs and outputs keep their positions, and output types keep their binding strides.
 
     Raises:
@@ -48,7 +54,10 @@ def decompose_to_prims(
     """
     with phase("decompose"):
         imported = import_aten(
-            graph, fallback_random=fallback_random, max_sorted_elems=max_sorted_elems
+            graph,
+            fallback_random=fallback_random,
+            max_sorted_elems=max_sorted_elems,
+            needs_fixed_order=needs_fixed_order,
         )
     prims = imported.graph
     notes: list[PassNote] = []

@@ -67,9 +67,7 @@ class CompileFlow:
         stage = events.stage("import")
         imported, summary = await self._import_cache.of(job)
         stage.report(summary.nodes, summary.nodes)
-        decomposition = SharedDecomposition(
-            self._graph_jobs, events, imported, fallback_random=job.options.fallback_random
-        )
+        decomposition = SharedDecomposition(self._graph_jobs, events, imported, options=job.options)
         request = ActiveRequest(job, imported, summary, decomposition, events)
         work = asyncio.create_task(self._serve_all(request))
         try:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kernelfarm.ir.flag_pairs import flag_pairs
 from kernelfarm.ir.product_choice import NodeChoice, ProductChoice, product_pairs
 
 
@@ -34,8 +35,7 @@ class CompileOptions:
 
     def key_pairs(self) -> tuple[tuple[str, str], ...]:
         """The options as program keys contain them: (field of the message, text), sorted."""
-        flags = (
-            ("deterministic", str(self.is_deterministic)),
-            ("fallback_random", str(self.fallback_random)),
+        flags = flag_pairs(
+            is_deterministic=self.is_deterministic, fallback_random=self.fallback_random
         )
         return (*flags, *product_pairs(ProductChoice(self.products), self.node_choices))

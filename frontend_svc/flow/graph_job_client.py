@@ -98,11 +98,20 @@ class GraphJobClient:
         )
 
     async def decompose(
-        self, source: GraphSource, *, fallback_random: bool, max_sorted_elems: int | None
+        self,
+        source: GraphSource,
+        *,
+        fallback_random: bool,
+        max_sorted_elems: int | None,
+        needs_fixed_order: bool,
     ) -> DecomposedGraph:
-        """Decomposes a graph to Prims; `max_sorted_elems` is a fact of the target."""
+        """Decomposes a graph to Prims; the arguments are those of `decompose_to_prims`."""
         message, aten, report = await self._run(
-            "decompose", source, fallback_random=fallback_random, max_sorted_elems=max_sorted_elems
+            "decompose",
+            source,
+            fallback_random=fallback_random,
+            max_sorted_elems=max_sorted_elems,
+            needs_fixed_order=needs_fixed_order,
         )
         return DecomposedGraph(message, aten.decode(), report.decode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from frontend_svc.flow.compile_options import CompileOptions
 from frontend_svc.flow.events import EventStream
 from frontend_svc.flow.graph_job_client import DecomposedGraph, GraphJobClient
 from frontend_svc.flow.import_cache import GraphImport
@@ -21,13 +22,13 @@ class SharedDecomposition:
         events: EventStream,
         imported: GraphImport,
         *,
-        fallback_random: bool,
+        options: CompileOptions,
     ) -> None:
-        self._fallback_random = fallback_random
+        self._options = options
         self._graph_jobs = graph_jobs
         self._events = events
         self._imported = imported
-        self._calls: dict[int | None, SingleFlight[DecomposedGraph]] = {}
+        self._calls: dict[tuple[int | None, bool], SingleFlight[DecomposedGraph]] = {}
 
     async def result(self, target: TargetFacts) -> DecomposedGraph:
         """The Prims graph for a target.
@@ -37,19 +38,29 @@ class SharedDecomposition:
         """
         has_sorts = (await self._imported.graph()).has_sorts
         max_sorted_elems = target.max_sorted_elems if has_sorts else None
-        call = self._calls.get(max_sorted_elems)
+        needs_fixed_order = self._options.is_deterministic and not target.updates_in_order
+        call = self._calls.get((max_sorted_elems, needs_fixed_order))
         if call is None:
-            call = SingleFlight(partial(self._decompose, max_sorted_elems=max_sorted_elems))
-            self._calls[max_sorted_elems] = call
+            call = SingleFlight(
+                partial(
+                    self._decompose,
+                    max_sorted_elems=max_sorted_elems,
+                    needs_fixed_order=needs_fixed_order,
+                )
+            )
+            self._calls[max_sorted_elems, needs_fixed_order] = call
         return await call.result()
 
     @spans.in_span("decompose")
-    async def _decompose(self, *, max_sorted_elems: int | None) -> DecomposedGraph:
+    async def _decompose(
+        self, *, max_sorted_elems: int | None, needs_fixed_order: bool
+    ) -> DecomposedGraph:
         stage = self._events.stage("decompose")
         decomposed = await self._graph_jobs.decompose(
             self._imported.source,
-            fallback_random=self._fallback_random,
+            fallback_random=self._options.fallback_random,
             max_sorted_elems=max_sorted_elems,
+            needs_fixed_order=needs_fixed_order,
         )
         nodes = (await self._imported.graph()).nodes
         stage.finish(nodes)

@@ -20,8 +20,9 @@ An operator of a captured graph is one of these:
 
 A test reads PyTorch's own registry. Each functional operator of `aten` (it returns a tensor,
 changes no argument, and tracing keeps it whole) decomposes or is in exactly one group. The
-framework also runs some forms of operators that decompose, such as an index by a mask; `kernelfarm
-explain` shows the reason.
+framework also runs some forms of operators that decompose, such as an index by a mask, and for
+deterministic requests those that add floats at positions on accelerators; `kernelfarm explain`
+shows the reason.
 """
 
 

@@ -18,6 +18,7 @@ from kernelfarm.client.freezing.exported import freeze_exported
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.loaded import load_program, tuning_policy
 from kernelfarm.client.programs.saved_files import save_programs
+from kernelfarm.client.pytorch.deterministic import is_determinism_wanted
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
@@ -41,11 +42,14 @@ class CompiledModel:
         programs: Sequence[CompiledProgram],
         client: FarmClient,
         constants: FrozenConstants | None = None,
+        *,
+        is_deterministic: bool = False,
     ):
         self.programs: dict[str, CompiledProgram] = {p.target: p for p in programs}
         self._exported = exported
         self._constants = constants
         self._client = client
+        self._is_deterministic = is_deterministic
         self._runner: PlanRunner | None = None
 
     @property
@@ -95,7 +99,12 @@ class CompiledModel:
         support = device_support(captured.device)
         program = self._program(support.target)
         loaded = load_program(self._client, program, support.loader)
-        bound = loaded.for_graph(captured, support.loader, tuning=tuning_policy(self._client))
+        bound = loaded.for_graph(
+            captured,
+            support.loader,
+            tuning=tuning_policy(self._client),
+            is_deterministic=self._is_deterministic,
+        )
         return PlanRunner(bound, is_checked=True)
 
     def _program(self, target: str) -> CompiledProgram:
@@ -121,7 +130,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     dynamic_shapes: Any = None,
     endpoint: str | None = None,
     timeout_s: float | None = None,
-    is_deterministic: bool = False,
+    is_deterministic: bool | None = None,
     fallback_random: bool = False,
     products: ProductChoice = ProductChoice.AUTO,
     is_frozen: bool = False,
@@ -131,8 +140,9 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
 
     Without `targets`, the farm compiles it for the host's CPU. `dynamic_shapes` is passed to
     `torch.export`. `is_deterministic`, `fallback_random` and `products` are described in
-    `CompileOptions`. `is_frozen`: parameters and buffers do not change, so what depends on them
-    alone is computed once, for processors like this one.
+    `CompileOptions`; without `is_deterministic`, PyTorch's own flag decides. `is_frozen`:
+    parameters and buffers do not change, so what depends on them alone is computed once, for
+    processors like this one.
 
     Raises:
         CallerError: the model is to be frozen, and cannot be, or a target is no CPU.
@@ -140,6 +150,8 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
     exported = export_model(model, args, kwargs, dynamic_shapes)
+    if is_deterministic is None:
+        is_deterministic = is_determinism_wanted()
     return compile_exported(
         exported,
         targets=targets,
@@ -171,7 +183,9 @@ def compile_exported(
     programs = client.compile(
         exported.captured.graph, target_names, options=options, on_progress=on_progress
     )
-    return CompiledModel(exported, programs, client, constants)
+    return CompiledModel(
+        exported, programs, client, constants, is_deterministic=options.is_deterministic
+    )
 
 
 def connect(endpoint: str | None = None, timeout_s: float | None = None) -> FarmClient:

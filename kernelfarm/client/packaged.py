@@ -31,6 +31,7 @@ from kernelfarm.client.programs.stated_options import (
     stated_settings,
     with_mode,
 )
+from kernelfarm.client.pytorch.deterministic import is_determinism_wanted
 from kernelfarm.client.pytorch.private import _pytree, has_packages
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.sizes import NotCoveredError
@@ -249,7 +250,7 @@ class PackagedModel:
 def _signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
     """What distinguishes calls that may have packages of their own; cheap to compute."""
     leaves, structure = _pytree.tree_flatten((args, kwargs))
-    return (structure, torch.is_grad_enabled(), *map(_kind, leaves))
+    return (structure, torch.is_grad_enabled(), is_determinism_wanted(), *map(_kind, leaves))
 
 
 def _kind(value: Any) -> object:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,7 @@ from kernelfarm.client.programs.stated_options import (
     with_mode,
 )
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
+from kernelfarm.client.pytorch.deterministic import boxed_with_deterministic_kernels
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
@@ -89,9 +90,10 @@ def kernelfarm(
     or `strict`); `strict` (bool: selects that mode); `autotune` (`measure` or `first`:
     how Triton kernels choose a configuration); `cuda_graphs` (bool: calls are replays of CUDA
     graphs); `model` (`id@revision`, the name by which its programs can be invalidated);
-    `deterministic` (bool); `fallback_random` (bool: draws eager's random numbers, which is slower);
-    `products` (who computes products of matrices: `auto`, `library`, `own` or `tuned`); `freezing`
-    (bool: parameters and buffers do not change, so what depends on them alone is computed once).
+    `deterministic` (bool: results do not depend on scheduling; by default PyTorch's own flag);
+    `fallback_random` (bool: draws eager's random numbers, which is slower); `products` (who
+    computes products of matrices: `auto`, `library`, `own` or `tuned`); `freezing` (bool:
+    parameters and buffers do not change, so what depends on them alone is computed once).
     `mode` is that option, or `reduce-overhead` for `cuda_graphs`; torch allows only one of the two.
 
     Raises:
@@ -306,6 +308,8 @@ class _GraphCompiler:
             return self._boxed(_Traced(module, _eager(gm), facts))
 
     def _boxed(self, traced: _Traced) -> BoxedFunction:
+        if self._options.compiled.is_deterministic:
+            traced = replace(traced, eager=boxed_with_deterministic_kernels(traced.eager))
         is_recorded = self._options.settings.cuda_graphs
         graphs = CudaGraphs(traced.facts()) if is_recorded else None
         try:
@@ -393,8 +397,11 @@ def _warm_start(
     )
     facts = TracedFacts(GraphUse.INFERENCE, static_inputs(module))
     graphs = CudaGraphs(facts) if options.settings.cuda_graphs else None
+    eager = _eager(module)
+    if options.compiled.is_deterministic:
+        eager = boxed_with_deterministic_kernels(eager)
     try:
-        runner = start_runner(_eager(module), finder, options.settings, graphs)
+        runner = start_runner(eager, finder, options.settings, graphs)
     except KernelfarmError:
         return None
     return callable_for(trace.entry.convention, runner.boxed())

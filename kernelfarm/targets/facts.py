@@ -49,6 +49,8 @@ class TargetFacts:
     convolution keeps the layout that it has in eager; without `products`, no matrix is padded;
     without `few_rows`, `many_rows` and `tiles`, the framework's library computes every product of
     matrices, unless a request asks for kernels.
+    `updates_in_order`: kernels update elements at positions that are data one after the other, so
+    that sums of floats and the last of several writes are the same in each run.
     `adds_biases_apart`: the framework adds the bias of a convolution by a kernel of its own.
     `gradients_like_operands`: its attention gives each gradient the layout of the operand.
     Without `attention`, `split_attention`, `flash_attention`, `convolutions`, `batched_products`,
@@ -60,6 +62,7 @@ class TargetFacts:
     arch: str
     title: str
     max_sorted_elems: int | None = None
+    updates_in_order: bool = False
     adds_biases_apart: bool = False
     gradients_like_operands: bool = False
     max_kernel_name_chars: int | None = None

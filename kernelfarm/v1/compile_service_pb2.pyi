@@ -197,7 +197,10 @@ class CompileOptions(_message.Message):
     PRODUCTS_FIELD_NUMBER: _builtins.int
     PRODUCT_CHOICES_FIELD_NUMBER: _builtins.int
     deterministic: _builtins.bool
-    """Results do not depend on scheduling."""
+    """Results do not depend on scheduling: the framework runs operators whose kernels would combine
+    floats, or write an element several times, in any order. The client runs the framework's
+    operators with its deterministic kernels.
+    """
     fallback_random: _builtins.bool
     """The framework runs random operators, so that their numbers are those of its eager execution."""
     products: Global___ProductChoice.ValueType

@@ -29,6 +29,15 @@ def fresh_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
+def flag_off_again() -> Iterator[None]:
+    """The test may call `torch.use_deterministic_algorithms`."""
+    import torch  # noqa: PLC0415
+
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
 def prompt_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that a missing farm does not answer is repeated as often as ever, without pauses."""
     from kernelfarm.client.farm import call_retry  # noqa: PLC0415

@@ -40,7 +40,15 @@ class PrimsBuilder:
     types of their operands.
     """
 
-    __slots__ = ("_builder", "_is_random_native", "_seeds", "extents", "max_sorted_elems", "stated")
+    __slots__ = (
+        "_builder",
+        "_is_random_native",
+        "_seeds",
+        "extents",
+        "max_sorted_elems",
+        "needs_fixed_order",
+        "stated",
+    )
 
     def __init__(
         self,
@@ -49,12 +57,14 @@ class PrimsBuilder:
         *,
         is_random_native: bool = True,
         max_sorted_elems: int | None = None,
+        needs_fixed_order: bool = False,
     ) -> None:
         self._builder = builder
         self._is_random_native = is_random_native
         self._seeds = 0
         self.extents = extents
         self.max_sorted_elems = max_sorted_elems
+        self.needs_fixed_order = needs_fixed_order
         self.stated: tuple[TensorType, ...] = ()
 
     def prim(self, op: str, *operands: Tensor, **attrs: Arg) -> Tensor:
@@ -149,6 +159,30 @@ class PrimsBuilder:
         kept = tuple(ONE if axis in dims else extent for axis, extent in enumerate(x.shape))
         return self.reshape(result, kept)
 
+    def scatter(
+        self,
+        base: Tensor,
+        positions: tuple[tuple[int, ...], Sequence[Tensor]],
+        updates: Tensor,
+        mode: str,
+        *,
+        is_order_free: bool = False,
+    ) -> Tensor:
+        """The base with updates at positions: (axes, one index tensor for each axis).
+
+        `mode` says how updates combine with elements. `is_order_free`: the caller knows that the
+        order of the updates does not matter, because no element has two different ones.
+
+        Raises:
+            NotDecomposedError: the request asks for results that do not depend on scheduling, and
+                those of the target's kernels do.
+        """
+        dims, indices = positions
+        is_single = all(extent is ONE for index in indices for extent in index.shape)
+        if self.needs_fixed_order and not (is_order_free or is_single):
+            _check_order(mode, base.dtype)
+        return self.prim("scatter", base, *indices, updates, dims=dims, mode=mode)
+
     def iota(self, length: Expr, dtype: DType = DType.I64) -> Tensor:
         """0, 1, ..., length-1."""
         return self.prim("iota", dtype=dtype, length=length)
@@ -185,6 +219,22 @@ class PrimsBuilder:
         if not self.extents.is_same_shape(x.shape, named):
             raise InvalidGraphError(f"shape {text_of(x.shape)} does not expand to {text_of(shape)}")
         return self.reshape(x, named)
+
+
+def _check_order(mode: str, dtype: DType) -> None:
+    """Checks that updates of one element give the same in every order.
+
+    Raises:
+        NotDecomposedError: they do not.
+    """
+    if mode == "set":
+        raise NotDecomposedError(
+            "deterministic: kernels of the target may write an element several times, in any order"
+        )
+    if mode in ("add", "mul") and dtype.is_float:
+        raise NotDecomposedError(
+            "deterministic: kernels of the target combine floats with an element in any order"
+        )
 
 
 def as_typed(value: Number, dtype: DType) -> Number:

@@ -166,6 +166,6 @@ def _gathered_gradient(
                 builder.reshape(builder.convert(weight, x.dtype), (*weight.shape, *behind)),
             )
         updates = builder.permute(part, order)
-        total = builder.prim("scatter", total, positions, updates, dims=(0,), mode="add")
+        total = builder.scatter(total, ((0,), [positions]), updates, "add")
     back = sorted(range(x.rank), key=lambda k: order[k])
     return builder.permute(total, back)

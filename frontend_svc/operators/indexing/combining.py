@@ -51,12 +51,13 @@ def scattered(
     base: Tensor,
     positions: tuple[tuple[int, ...], list[Tensor]],
     updates: Tensor,
+    *,
+    is_order_free: bool = False,
 ) -> Tensor:
-    """The base with updates at positions: (axes, one index tensor for each axis)."""
-    dims, indices = positions
+    """The base with updates at positions; arguments as those of `PrimsBuilder.scatter`."""
     wide = base.dtype if mode == "set" else combined_dtype(base.dtype)
     x, new = builder.convert(base, wide), builder.convert(updates, wide)
-    found = builder.prim("scatter", x, *indices, new, dims=dims, mode=mode)
+    found = builder.scatter(x, positions, new, mode, is_order_free=is_order_free)
     if mode in ("min", "max") and wide.is_float:
         # A NaN in the base stays, whatever its sign: atomic extrema compare bits.
         found = builder.where(builder.apply("isnan", x), x, found)

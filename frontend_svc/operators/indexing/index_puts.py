@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from frontend_svc.operators.core.extents import numel_of
+from collections.abc import Iterable
+
+from frontend_svc.operators.core.extents import Shape, numel_of
 from frontend_svc.operators.core.prims_builder import PrimsBuilder
 from frontend_svc.operators.core.registry import NotDecomposedError, decomposes
 from frontend_svc.operators.core.values import Tensor
@@ -44,7 +46,15 @@ def index_put(
     middle = range(first, first + len(shape))
     order = [*middle, *(axis for axis in range(len(expected)) if axis not in middle)]
     mode = "add" if accumulate else "set"
-    return scattered(builder, mode, self, (dims, positions), builder.permute(updates, order))
+    updates = builder.permute(updates, order)
+    is_order_free = not accumulate and _is_same_at_all(values, expected, middle)
+    return scattered(builder, mode, self, (dims, positions), updates, is_order_free=is_order_free)
+
+
+def _is_same_at_all(values: Tensor, shape: Shape, index_axes: Iterable[int]) -> bool:
+    """True if values that are broadcast to a shape do not vary along the axes of the index."""
+    missing = len(shape) - values.rank
+    return all(axis < missing or values.shape[axis - missing] is ONE for axis in index_axes)
 
 
 @decomposes("aten._index_put_impl.default", note="extern for several masks")

@@ -108,7 +108,7 @@ def masked_scatter_backward(
     positions = _output_positions(builder, is_selected, total)
     flat = builder.reshape(grad_output, positions.shape)
     zeros = builder.full(0, grad_output.dtype, (total + 1,))
-    found = builder.prim("scatter", zeros, positions, flat, dims=(0,), mode="set")
+    found = builder.scatter(zeros, ((0,), [positions]), flat, "set", is_order_free=True)
     return builder.reshape(builder.slice_axis(found, 0, ZERO, total), sizes)
 
 
@@ -121,7 +121,7 @@ def nonzero_static(
     positions = _output_positions(builder, is_selected, size)
     missing = builder.full(-1, DType.I64, (size + 1,))
     numbers = builder.iota(positions.shape[0])
-    found = builder.prim("scatter", missing, positions, numbers, dims=(0,), mode="set")
+    found = builder.scatter(missing, ((0,), [positions]), numbers, "set", is_order_free=True)
     found = builder.slice_axis(found, 0, ZERO, size)
     is_there = builder.apply("ge", found, 0)
     columns: list[Tensor] = []

@@ -60,7 +60,7 @@ def _counts(builder: PrimsBuilder, named: Tensor, extent: Expr) -> Tensor:
         builder.full(0, DType.I32, (*lead, extent)),
         builder.full(1, DType.I32, named.shape),
     )
-    return builder.prim("scatter", zeros, *picks, ones, dims=axes, mode="add")
+    return builder.scatter(zeros, (axes, picks), ones, "add")
 
 
 def _padded(builder: PrimsBuilder, x: Tensor, value: int, base: Tensor, rest: list[int]) -> Tensor:

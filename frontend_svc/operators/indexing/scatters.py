@@ -35,7 +35,8 @@ def scatter_value(
     builder: PrimsBuilder, self: Tensor, dim: int, index: Tensor, value: Number
 ) -> Tensor:
     """Elements along an axis replaced by a number."""
-    return _along(builder, "set", self, dim, index, builder.full(value, self.dtype, index.shape))
+    updates = builder.full(value, self.dtype, index.shape)
+    return _along(builder, "set", self, dim, index, updates, is_order_free=True)
 
 
 @decomposes("aten.scatter_add.default")
@@ -86,15 +87,23 @@ def scatter_reduce(  # noqa: PLR0913  # the operator's own parameters
     return mean_of_updates(builder, result, _along(builder, "add", counts, dim, index, ones))
 
 
-def _along(
-    builder: PrimsBuilder, mode: str, base: Tensor, dim: int, index: Tensor, updates: Tensor
+def _along(  # noqa: PLR0913  # the operator's own parameters
+    builder: PrimsBuilder,
+    mode: str,
+    base: Tensor,
+    dim: int,
+    index: Tensor,
+    updates: Tensor,
+    *,
+    is_order_free: bool = False,
 ) -> Tensor:
     """A scatter along one axis; on the other axes, positions are those of the index."""
     axis = axis_of(dim, base.rank)
     if not base.rank:
         flat = builder.reshape(base, (ONE,))
         parts = (builder.reshape(x, (numel_of(x.shape),)) for x in (index, updates))
-        return builder.reshape(_along(builder, mode, flat, 0, *parts), ())
+        found = _along(builder, mode, flat, 0, *parts, is_order_free=is_order_free)
+        return builder.reshape(found, ())
     if any(extent == 0 for extent in index.shape):
         return base
     if not index.rank:
@@ -112,7 +121,10 @@ def _along(
     picks = [
         positions if k == axis else numbers_along(builder, index.shape, k) for k in range(base.rank)
     ]
-    return scattered(builder, mode, base, (tuple(range(base.rank)), picks), updates)
+    # Elements on other axes have updates of their own.
+    is_order_free = is_order_free or index.shape[axis] is ONE
+    axes = tuple(range(base.rank))
+    return scattered(builder, mode, base, (axes, picks), updates, is_order_free=is_order_free)
 
 
 def _check_along(

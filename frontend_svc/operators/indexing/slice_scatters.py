@@ -65,7 +65,7 @@ def index_fill_tensor(
     x = self if self.rank else builder.reshape(self, (ONE,))
     shape = (*x.shape[:axis], vector.shape[0], *x.shape[axis + 1 :])
     updates = builder.expand(builder.convert(builder.reshape(value, ()), self.dtype), shape)
-    return _slices(builder, "set", self, dim, (vector, updates))
+    return _slices(builder, "set", self, dim, (vector, updates), is_order_free=True)
 
 
 @decomposes("aten.index_reduce.default", note=_NOTE)
@@ -83,7 +83,7 @@ def index_reduce(  # noqa: PLR0913  # the operator's own parameters
     mode, base, positions = mode_of(reduce), self, unsigned_index(builder, self, dim, index)
     if not include_self:
         neutral = builder.full(neutral_of(mode, self.dtype), self.dtype, source.shape)
-        base = _slices(builder, "set", self, dim, (positions, neutral))
+        base = _slices(builder, "set", self, dim, (positions, neutral), is_order_free=True)
     result = _slices(builder, mode, base, dim, (positions, source))
     if reduce != "mean":
         return result
@@ -93,7 +93,13 @@ def index_reduce(  # noqa: PLR0913  # the operator's own parameters
 
 
 def _slices(
-    builder: PrimsBuilder, mode: str, base: Tensor, dim: int, parts: tuple[Tensor, Tensor]
+    builder: PrimsBuilder,
+    mode: str,
+    base: Tensor,
+    dim: int,
+    parts: tuple[Tensor, Tensor],
+    *,
+    is_order_free: bool = False,
 ) -> Tensor:
     """A scatter of slices at the positions of a vector."""
     axis, (index, updates) = axis_of(dim, base.rank), parts
@@ -107,6 +113,8 @@ def _slices(
     updates = builder.convert(builder.reshape(updates, expected), base.dtype)
     if mode == "mul":
         return builder.reshape(scatter_product(builder, x, axis, positions, updates), base.shape)
-    order = [axis, *(k for k in range(x.rank) if k != axis)]
-    found = scattered(builder, mode, x, ((axis,), [positions]), builder.permute(updates, order))
+    updates = builder.permute(updates, [axis, *(k for k in range(x.rank) if k != axis)])
+    found = scattered(
+        builder, mode, x, ((axis,), [positions]), updates, is_order_free=is_order_free
+    )
     return builder.reshape(found, base.shape)

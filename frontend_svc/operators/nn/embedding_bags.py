@@ -31,7 +31,7 @@ def embedding_renorm(
     scaled = builder.where(is_large, builder.apply("mul", rows, scale), rows)
     # A row that is used twice is written twice, with equal elements.
     updates = builder.convert(scaled, self.dtype)
-    return builder.prim("scatter", self, positions, updates, dims=(0,), mode="set")
+    return builder.scatter(self, ((0,), [positions]), updates, "set", is_order_free=True)
 
 
 @decomposes("aten._embedding_bag_forward_only.default")
@@ -72,13 +72,14 @@ def embedding_bag(  # noqa: PLR0913, PLR0917  # the operator's own parameters
     columns = builder.reshape(is_used, (*is_used.shape, ONE))
     ones = builder.convert(is_used, rows.dtype)
     zeros = builder.full(0.0, rows.dtype, (count,))
-    used = builder.prim("scatter", zeros, bags, ones, dims=(0,), mode="add")
+    # Numbers of elements are exact sums.
+    used = builder.scatter(zeros, ((0,), [bags]), ones, "add", is_order_free=True)
     used = builder.reshape(used, (count, ONE))
     shape = (count, weight.shape[1])
     neutral, combine = (float("-inf"), "max") if mode == _MAX else (0.0, "add")
     base = builder.full(neutral, rows.dtype, shape)
     updates = builder.where(columns, rows, neutral)
-    found = builder.prim("scatter", base, bags, updates, dims=(0,), mode=combine)
+    found = builder.scatter(base, ((0,), [bags]), updates, combine)
     if mode == _MEAN:
         found = builder.apply("div", found, builder.apply("maximum", used, 1.0))
     elif mode == _MAX:

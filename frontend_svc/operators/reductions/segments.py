@@ -29,7 +29,7 @@ def segment_numbers(builder: PrimsBuilder, ends: Tensor, total: Expr) -> Tensor:
     """
     ones = builder.full(1, DType.I64, ends.shape)
     zeros = builder.full(0, DType.I64, (total + 1,))
-    marks = builder.prim("scatter", zeros, ends, ones, dims=(0,), mode="add")
+    marks = builder.scatter(zeros, ((0,), [ends]), ones, "add")
     return builder.slice_axis(builder.prim("cumsum", marks, dim=0), 0, ZERO, total)
 
 

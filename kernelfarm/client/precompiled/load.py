@@ -27,6 +27,7 @@ from kernelfarm.client.programs.finder import (
 )
 from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.tiers import PrefetchedProgram
+from kernelfarm.client.pytorch.deterministic import boxed_with_deterministic_kernels
 from kernelfarm.client.runtime.captured_graph import CapturedGraphRunner
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.calls import callable_for
@@ -96,6 +97,8 @@ def _program(graph: PrecompiledGraph, entry: TraceEntry) -> BoxedFunction:
         device = torch.device("cuda", torch.cuda.current_device())
     captured = entry.captured(device)
     eager = CapturedGraphRunner(captured).boxed()
+    if graph.is_deterministic:
+        eager = boxed_with_deterministic_kernels(eager)
     if captured.is_trivial:
         return eager
     process = _loading.get() or LoadingProcess(graph.stated)

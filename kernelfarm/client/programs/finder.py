@@ -134,7 +134,12 @@ class ProgramFinder:
         access = access_to(self._options.settings)
         loaded = _store.program(access, self._captured, self._support, options, key, prefetched)
         tuning = tuning_policy(access.client, access.check_recent_failure)
-        bound = loaded.for_graph(self._captured, self._support.loader, tuning=tuning)
+        bound = loaded.for_graph(
+            self._captured,
+            self._support.loader,
+            tuning=tuning,
+            is_deterministic=options.is_deterministic,
+        )
         return PlanRunner(
             bound,
             leaves_autocast=self._leaves_autocast,

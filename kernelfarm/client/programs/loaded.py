@@ -43,10 +43,23 @@ class LoadedProgram:
     validity: Validity = field(default_factory=Validity, compare=False)
 
     def for_graph(
-        self, captured: CapturedGraph, loader: Loader, *, tuning: TuningPolicy = DEFAULT_TUNING
+        self,
+        captured: CapturedGraph,
+        loader: Loader,
+        *,
+        tuning: TuningPolicy = DEFAULT_TUNING,
+        is_deterministic: bool = False,
     ) -> BoundProgram:
-        """The program bound to one captured graph; `tuning` as in `BoundProgram`."""
-        return BoundProgram(self.plan, self.kernels, captured, loader, self.validity, tuning)
+        """The program bound to one captured graph; the options as in `BoundProgram`."""
+        return BoundProgram(
+            self.plan,
+            self.kernels,
+            captured,
+            loader,
+            self.validity,
+            tuning,
+            is_deterministic,
+        )
 
     def is_stale(self, now: InvalidationState) -> bool:
         """True if the program was invalidated, or may have been without this client's knowledge."""

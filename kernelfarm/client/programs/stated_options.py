@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.pytorch.deterministic import is_determinism_wanted
 from kernelfarm.client.settings import Mode
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.product_choice import ProductChoice
@@ -95,6 +96,8 @@ def check_fits_packages(options: Mapping[str, Any], otherwise: str) -> None:
 def compile_options(options: Mapping[str, Any]) -> CompileOptions:
     """The options of the compilation among the options; the fleet's choices are added later.
 
+    Without `deterministic`, programs are if PyTorch's own flag is set.
+
     Raises:
         CallerError: `products` is no `ProductChoice` and not `tuned`.
     """
@@ -102,8 +105,11 @@ def compile_options(options: Mapping[str, Any]) -> CompileOptions:
     choices = {choice.value: choice for choice in ProductChoice} | {TUNED: ProductChoice.AUTO}
     if stated not in list(choices):
         raise CallerError(f"products {stated!r}; expected one of {', '.join(choices)}")
+    is_deterministic = options.get("deterministic")
+    if is_deterministic is None:
+        is_deterministic = is_determinism_wanted()
     return CompileOptions(
-        is_deterministic=bool(options.get("deterministic", False)),
+        is_deterministic=bool(is_deterministic),
         fallback_random=bool(options.get("fallback_random", False)),
         products=choices[stated],
     )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch._C import _is_key_in_tls as _is_key_in_tls
     from torch._C import _len_torch_dispatch_stack as _len_torch_dispatch_stack
     from torch._C import _len_torch_function_stack as _len_torch_function_stack
+    from torch._C import _set_deterministic_algorithms as _set_deterministic_algorithms
     from torch._C import _set_grad_enabled as _set_grad_enabled
     from torch._C._functorch import peek_interpreter_stack as peek_interpreter_stack
     from torch._dispatch.python import enable_python_dispatcher as enable_python_dispatcher
@@ -280,6 +281,9 @@ NAMES: Mapping[str, PrivateName] = {
     "_sdpa_kernel": PrivateName("torch.nn.attention", "chooses attention's kernel"),
     # Calls of programs
     "_set_grad_enabled": PrivateName(_C, "switches gradients off faster than torch.no_grad()"),
+    "_set_deterministic_algorithms": PrivateName(
+        _C, "chooses deterministic kernels, without the import of Inductor"
+    ),
     "_DisableAutocast": PrivateName(_C, "leaves autocast faster than torch.autocast()"),
     "_fused_sdp_choice": PrivateName("torch", "the attention kernel that torch chooses"),
     "_reinterpret_tensor": PrivateName(_GUARDS, "makes views faster", is_optional=True),

@@ -42,7 +42,8 @@ class Validity:
 class BoundProgram:
     """A plan with loaded kernels, bound to one captured graph.
 
-    `kernels` has the variants of each of the plan's kernels, in the plan's order.
+    `kernels` has the variants of each of the plan's kernels, in the plan's order. If it
+    `is_deterministic`, the framework runs its operators with its deterministic kernels.
     """
 
     plan: Plan
@@ -51,3 +52,4 @@ class BoundProgram:
     loader: Loader
     validity: Validity = field(default_factory=Validity, compare=False)
     tuning: TuningPolicy = field(default=DEFAULT_TUNING, compare=False)
+    is_deterministic: bool = False

@@ -13,6 +13,7 @@ import torch
 
 from kernelfarm.client.capture.operator_names import wire_name
 from kernelfarm.client.loaders.variants import bind_variants
+from kernelfarm.client.pytorch.deterministic import with_deterministic_kernels
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime.call_state import CallState, MakeStep, PlanSteps, Step
 from kernelfarm.client.runtime.extern_node import ExternNode, is_contiguous
@@ -204,6 +205,8 @@ class StepBuilder:
         overwriting = node.overwriting()
         if overwriting is not None and self._is_dying(step, indices):
             function = overwriting
+        if self._program.is_deterministic:
+            function = with_deterministic_kernels(function)
         results = [None if r is None else self._layout.view(r) for r in step.results]
         kept = [
             (number, self._extern_result(view, node.may_alias))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from kernelfarm.client.pytorch.deterministic import is_determinism_wanted
 from kernelfarm.client.pytorch.private import (
     _get_cudnn_sdp_enabled,
     _get_flash_sdp_enabled,
@@ -41,7 +42,7 @@ def trace_state() -> list[str]:
         f"grad {grad}",
         f"autocast {autocast}",
         f"default {torch.get_default_dtype()}",
-        f"deterministic {torch.are_deterministic_algorithms_enabled()}",
+        f"deterministic {is_determinism_wanted()}",
         f"attention {_attention_kernels()}",
         f"libraries {_libraries()}",
     ]

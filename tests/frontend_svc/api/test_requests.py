@@ -19,7 +19,7 @@ from kernelfarm.v1.compile_service_pb2 import NodeProductChoice
 def test_every_field_of_the_options_is_part_of_the_key() -> None:
     choices = [NodeProductChoice(node=n, choice=n % 2 + 1) for n in (0, 7)]
     changed = {
-        "deterministic": (True, "True"),
+        "deterministic": (True, "ordered"),
         "fallback_random": (True, "True"),
         "products": (1, "library"),
         "product_choices": (choices, "0:library 7:own"),

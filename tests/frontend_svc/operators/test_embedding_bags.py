@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.graph import capture
 from tests.support.captured_graphs import run_lowered
 from tests.support.operator_samples.tensors import normal
@@ -24,15 +26,30 @@ def check(table: torch.Tensor, *others: torch.Tensor, **rest: Any) -> None:
         return torch.ops.aten._embedding_bag_forward_only(*tensors[:3], **weights, **rest)[0]
 
     tensors = (table, *others)
-    module = make_fx(bags, tracing_mode="fake")(*tensors)
-    module.graph.eliminate_dead_code()
-    captured = capture(module)
+    captured = captured_bags(bags, *tensors)
     lowered = decompose_to_prims(captured.graph)
     assert "extern" not in [node.op for node in lowered.graph.nodes]
     (result,) = run_lowered(captured, lowered, list(tensors))
     expected = bags(*tensors)
     bound = 1e-12 if table.dtype is torch.float64 else 2e-6
     torch.testing.assert_close(torch.as_tensor(result), expected, rtol=bound, atol=bound)
+
+
+def captured_bags(bags: Callable[..., torch.Tensor], *tensors: torch.Tensor) -> CapturedGraph:
+    module = make_fx(bags, tracing_mode="fake")(*tensors)
+    module.graph.eliminate_dead_code()
+    return capture(module)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_kernels_take_the_largest_elements_in_any_order_and_sums_in_none(mode: int) -> None:
+    def bags(*tensors: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._embedding_bag_forward_only(*tensors, mode=mode)[0]
+
+    captured = captured_bags(bags, normal(5, 3), INDICES, OFFSETS)
+    lowered = decompose_to_prims(captured.graph, needs_fixed_order=True)
+    has_extern = "extern" in {node.op for node in lowered.graph.nodes}
+    assert has_extern == (mode != 2)
 
 
 @pytest.mark.parametrize("mode", [0, 1, 2])

@@ -97,6 +97,7 @@ def test_every_accelerator_states_how_it_sorts_and_what_triton_may_write() -> No
             is_accelerator == (target.triton is not None) == (target.max_sorted_elems is not None)
         )
         assert is_accelerator == (target.llvm is None) == (target.processor is None)
+        assert is_accelerator == (not target.updates_in_order)
 
 
 def test_every_chip_states_how_its_memory_moves_data() -> None:
