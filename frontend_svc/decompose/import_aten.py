@@ -27,7 +27,11 @@ from frontend_svc.operators import (
     text_of,
 )
 from frontend_svc.operators.core.memory import is_relative, read_memory
-from frontend_svc.operators.extern.attention import attention_scale, is_causal
+from frontend_svc.operators.extern.attention import (
+    ATTENTION_BACKWARD,
+    attention_scale,
+    is_causal,
+)
 from frontend_svc.operators.extern.contractions import convolution_window, is_unscaled_sum
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
@@ -43,9 +47,6 @@ from kernelfarm.ir.graph_ir import (
 )
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 from kernelfarm.ir.work_budget import spend
-
-_ATTENTION_BACKWARD = "kernelfarm.attention_backward.default"
-"""Template kernels choose it by the attribute `scale` of its extern node."""
 
 _UNKNOWN = "not in the table: a custom operator"
 _EFFECT = "effect: it returns no tensor, and the framework runs it in order"
@@ -213,8 +214,8 @@ class _Importer:
             self._values[value] = Tensor(made, self._graph_builder.type_of(made))
 
     def _adds_in_no_order(self, node: Node) -> bool:
-        """True for a node that no kernel of a template may compute: it adds in no fixed order."""
-        return self._builder.needs_fixed_order and node.op == _ATTENTION_BACKWARD
+        """True for gradients of attention: templates, which need a scale, add in any order."""
+        return self._builder.needs_fixed_order and node.op == ATTENTION_BACKWARD
 
     def _send_user_kernel(self, index: int, node: Node) -> None:
         """Emits an extern node whose kernel the farm compiles."""
