@@ -50,5 +50,6 @@ def is_template(node: Node | None) -> bool:
 
 def launches_of(step: object) -> int:
     """The launches of a step of a program: gradients of attention take two."""
-    is_gradients = isinstance(step, Node) and step.op == "extern"
-    return 2 if is_gradients and step.attr("op") == FLASH_GRADIENTS else 1
+    if not isinstance(step, Node) or step.op != "extern":
+        return 1
+    return 2 if step.attr("op") == FLASH_GRADIENTS else 1
