@@ -71,7 +71,12 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
-    Pass("choose-convolutions", choose_convolutions, ("graph", "target"), "convolutions"),
+    Pass(
+        "choose-convolutions",
+        choose_convolutions,
+        ("graph", "target", "product_choice"),
+        "convolutions",
+    ),
     Pass("compute-convolutions", compute_convolutions, ("graph", "convolutions"), "graph"),
     Pass("choose-winograd", choose_winograd, ("graph", "target"), "winograd"),
     Pass("compute-winograd", compute_winograd, ("graph", "winograd"), "graph"),

@@ -236,13 +236,16 @@ class ConvolutionFacts:
     library is as fast with a packed weight, so frozen models pack it. `single` are the types of
     those of one image that is one pixel itself: products of one row, which memory limits. Those of
     `widened` types, and their gradients, take the library less time in f32, conversions included.
+    On a GPU, all images have at least `least_pixels` pixels together, and something is computed
+    behind the convolution.
     """
 
     one_pixel: tuple[str, ...]
     single: tuple[str, ...]
     least_channels: int
-    packed_multiplies: int
+    packed_multiplies: int = 1
     widened: tuple[str, ...] = ()
+    least_pixels: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,29 @@ def following_points(facts: GraphFacts, value: int) -> frozenset[int]:
     return frozenset(points)
 
 
+def are_points_next(facts: GraphFacts, value: int) -> bool:
+    """True if pointwise prims read a value, and nothing else but operators of the framework.
+
+    Views and conversions lie between.
+    """
+    seen, pending, found = {value}, [value], False
+    while pending:
+        if len(seen) > _MAX_VISITED:
+            return False
+        for position in facts.consumers.get(pending.pop(), ()):
+            spend()
+            reader = facts.graph.nodes[position]
+            if reader.op in VIEW_OPS or reader.op == "convert":
+                fresh = [result for result in reader.results if result not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+            elif reader.op in SCALAR_OPS:
+                found = True
+            elif reader.op not in CLIENT_OPS:
+                return False
+    return found
+
+
 def are_rows_reduced(facts: GraphFacts, value: int) -> bool:
     """True if the first axis of a value, or of points that are computed from it, is reduced.
 

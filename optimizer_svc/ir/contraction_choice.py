@@ -38,6 +38,8 @@ class ContractionChoice:
     memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
     depthwise convolution that prims compute, by its result: a value (down, across, channels).
+    `rows` has the matrix of a convolution of one pixel that a GPU computes, by its result: a value
+    (pixels, channels) whose rows memory holds.
     """
 
     results: frozenset[int] = frozenset()
@@ -52,3 +54,4 @@ class ContractionChoice:
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
+    rows: Mapping[int, int] = field(default_factory=dict)

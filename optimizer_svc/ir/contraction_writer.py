@@ -17,7 +17,7 @@ class ContractionWriter(PrimsWriter):
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
         made = [number for each in choice.transformed.values() for number in each]
-        super().__init__(facts, [*made, *choice.weights.values()])
+        super().__init__(facts, [*made, *choice.weights.values(), *choice.rows.values()])
         self.choice = choice
 
     @abstractmethod

@@ -1,7 +1,9 @@
 """Decides which convolutions kernels compute in place of the framework's library.
 
 A convolution with a window of one pixel is a product of matrices: the pixels of its images by its
-weight. Processors compute it in register tiles, with what follows it.
+weight. Processors compute it in register tiles, GPUs by their instructions for matrices, with what
+follows it. So a GPU's kernel neither stores nor reads the convolution's own result. The library is
+as fast where nothing follows, as in training, where the result's statistics do.
 
 Where the library has no fast code for 16 bits, it computes the others, and gradients, in f32.
 `choose_depthwise` decides later which depthwise ones kernels compute after all, and reports them.
@@ -11,24 +13,33 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, TensorType
+from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import ConvolutionFacts, TargetFacts
 from optimizer_svc.analysis.depthwise import CONVOLUTION, is_depthwise
 from optimizer_svc.analysis.extents import is_empty, is_single
+from optimizer_svc.analysis.following_points import are_points_next
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
 _GRADIENTS = "aten.convolution_backward.default"
 _RANK = 4
+# Tensor maps take rows of 16 bytes and their multiples.
+_EVEN_CHANNELS = 8
 _ONE_PIXEL = (1, 1, 0, 0)
 """Strides and padding of a window that moves over each pixel and over nothing else."""
 
 
-def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
-    """The convolutions of a graph that kernels compute, and why they do not compute the others."""
+def choose_convolutions(
+    graph: Graph, target: TargetFacts, choice: ProductChoice = ProductChoice.AUTO
+) -> ContractionChoice:
+    """The convolutions of a graph that kernels compute, and why they do not compute the others.
+
+    On a GPU they are products of matrices, about which a request may choose.
+    """
     nodes = [n for n in graph.nodes if n.attr("op") in (CONVOLUTION, _GRADIENTS)]
     if not nodes or target.convolutions is None:
         return ContractionChoice()
@@ -38,14 +49,22 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
     widened: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     wide_results: set[int] = set()
+    rows: dict[int, int] = {}
+    fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     for node in nodes:
         spend(8)
         verdict = _verdict(facts, node, target.convolutions)
+        if verdict is None and target.has_matrix_units:
+            verdict = _product_refused(facts, node, target.convolutions, choice)
         is_reported_later = target.depthwise is not None and is_depthwise(facts, node)
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
-            factors |= {image, weight}
+            factors.add(weight)
+            if target.has_matrix_units:
+                rows[node.results[0]] = fresh + len(rows)
+            else:
+                factors.add(image)
         elif _is_widened(facts, node, target.convolutions):
             widened[node.types[0].dtype.value] += not is_reported_later
             wide_results.update(node.results)
@@ -64,6 +83,7 @@ def choose_convolutions(graph: Graph, target: TargetFacts) -> ContractionChoice:
         images,
         tuple(notes),
         widened=frozenset(wide_results),
+        rows=rows,
     )
 
 
@@ -98,6 +118,26 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
     channels = weight.shape[:2]
     if not all(_is_at_least(extent, known.least_channels) for extent in channels):
         return Refused(f"of fewer than {known.least_channels} channels, or a varying number")
+    return None
+
+
+def _product_refused(
+    facts: GraphFacts, node: Node, known: ConvolutionFacts, choice: ProductChoice
+) -> Refused | None:
+    """Why a GPU's kernels do not compute a convolution of one pixel; None if they do."""
+    image, result = facts.types[operands(node)[0]], node.types[0]
+    if choice is ProductChoice.LIBRARY:
+        return Refused("of one pixel, because the request asks for the library")
+    if not all(extent.is_constant for extent in (*image.shape, *result.shape)):
+        return Refused("of one pixel, of varying sizes")
+    if any(extent.constant % _EVEN_CHANNELS for extent in (image.shape[1], result.shape[1])):
+        return Refused(f"of one pixel, whose channels are no multiples of {_EVEN_CHANNELS}")
+    pixels = product_of([image.shape[0], *image.shape[2:]]).constant
+    is_asked_for = choice is ProductChoice.OWN
+    if pixels < known.least_pixels and not is_asked_for:
+        return Refused(f"of one pixel, for fewer than {known.least_pixels} pixels")
+    if not is_asked_for and not are_points_next(facts, node.results[0]):
+        return Refused("of one pixel with nothing to compute behind them")
     return None
 
 

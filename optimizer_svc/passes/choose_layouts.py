@@ -53,7 +53,10 @@ def choose_layouts(graph: Graph, convolutions: ContractionChoice, target: Target
         return Layouts({}, {})
     frames = frames_of(facts, (*computed, *computed.values()))
     images = images_of(facts, frames, operators)
-    return _Chooser(facts, images, operators, target.channels_last).chosen(computed)
+    chooser = _Chooser(facts, images, operators, target.channels_last)
+    for result in convolutions.rows.keys() & computed.keys():
+        chooser.add_rows(result, computed[result])
+    return chooser.chosen(computed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,14 @@ class _Chooser:
             strides = tensor.strides or contiguous_strides(tensor.shape)
             self._add_output(value, strides)
         return self._layouts(self._costs.cheapest())
+
+    def add_rows(self, result: int, image: int) -> None:
+        """Adds what channels first cost a kernel that multiplies pixels: copies of both images."""
+        for value in (image, result):
+            found = self._images.memory(value)
+            if found.free is not None:
+                self._costs.add_node(found.free)
+                self._costs.add(found.free, label=False, cost=self._copy(value))
 
     def _add_value(self, value: int) -> None:
         images = self._images

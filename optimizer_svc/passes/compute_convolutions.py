@@ -2,7 +2,12 @@
 
     extern convolution(x, w, b)  ->  sum(x over (n, -, c, h, w) * w over (-, k, c, -, -); c) + b
 
-in f32. What reads the result is fused with it. Others may stay extern, but in f32:
+in f32. What reads the result is fused with it. On GPUs, it is a product of the matrix of pixels,
+which instructions for matrices take:
+
+    extern convolution(x, w, b)  ->  sum(x over (n h w, -, c) * w over (-, k, c); c) + b
+
+Others may stay extern, but in f32:
 
     extern convolution(x, w)  ->  convert(extern convolution(convert(x), convert(w)))
 """
@@ -12,6 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import product_of
 from kernelfarm.ir.graph_ir import Graph, Node, Ref
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
@@ -59,6 +65,9 @@ class _Writer(ContractionWriter):
         Shapes: n: images, k: channels of the result, c: channels, h: height, w: width
         """
         spend(16)
+        if node.results[0] in self.choice.rows:
+            self._multiply(node, self.choice.rows[node.results[0]])
+            return
         image, weight, *biases = operands(node)
         images, channels, height, width = self.types[image].shape
         results = self.types[weight].shape[0]
@@ -83,3 +92,31 @@ class _Writer(ContractionWriter):
                 return
             found = self.add(node, "add", found, spread)
         self.finish(node, "convert", found, dtype=node.types[0].dtype)
+
+    def _multiply(self, node: Node, rows: int) -> None:
+        """Appends a convolution as a product by the value `rows`: pixels, with their channels.
+
+        Shapes: p: pixels of all images, k: channels of the result, c: channels
+        """
+        image, weight, *biases = operands(node)
+        images, channels, *sides = self.types[image].shape
+        results = self.types[weight].shape[0]
+        pixels = product_of([images, *sides])
+        turned = self.add(node, "permute", image, dims=(0, 2, 3, 1))
+        self.add_as(rows, node, "reshape", turned, shape=(pixels, channels))
+        matrix = self.add(node, "reshape", weight, shape=(results, channels))
+        shape = (pixels, results, channels)
+        terms = (
+            self.add(node, "broadcast_in_dim", self.wide(node, value), shape=shape, dims=dims)
+            for value, dims in ((rows, (0, 2)), (matrix, (1, 2)))
+        )
+        found = self.add(node, "sum", self.add(node, "mul", *terms), dims=(2,))
+        for bias in biases:
+            extents = self.types[found].shape
+            spread = self.add(
+                node, "broadcast_in_dim", self.wide(node, bias), shape=extents, dims=(1,)
+            )
+            found = self.add(node, "add", found, spread)
+        found = self.add(node, "convert", found, dtype=node.types[0].dtype)
+        found = self.add(node, "reshape", found, shape=(images, *sides, results))
+        self.finish(node, "permute", found, dims=(0, 3, 1, 2))

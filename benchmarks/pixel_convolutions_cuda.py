@@ -1,0 +1,212 @@
+"""Convolutions with a window of one pixel on a GPU by kernels, beside eager and Inductor.
+
+`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
+farm. Cases are layers of ResNet-50 and EfficientNet-B0, channels last, with their batch norm and
+ReLU, and the residual if there is one. Arms: eager, our choice (`ours`), our program with the
+library's convolution (`library`) and with ours (`own`), and Inductor. Each is a replay of a CUDA
+graph in which copies of the operands take turns, so that they come from memory. `copy` moves as
+many bytes as the layer.
+
+Usage: python -m benchmarks.pixel_convolutions_cuda build FOLDER [--target T] [--images N]
+       python -m benchmarks.pixel_convolutions_cuda run FOLDER [--images N] [--no-inductor]
+       (with --only TEXT, both for some cases)
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from benchmarks.products import rotated
+from benchmarks.timing import median_ms, replayed
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.product_choice import ProductChoice
+from tests.support.prepared_folder import offline, prepare
+from tests.support.traced_graphs import recording
+
+ROUNDS, CALLS = 7, 3
+_COLD_BYTES = 160 << 20
+_MAX_COPIES = 16
+_STRICT = {"mode": "strict", "timeout_s": 2.0}
+
+Layer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Channels of the image and of the result, pixels of a side; if a residual is added."""
+
+    channels: int
+    results: int
+    pixels: int
+    has_residual: bool = False
+
+    def __str__(self) -> str:
+        residual = ", residual" * self.has_residual
+        return f"{self.channels} to {self.results}, {self.pixels} x {self.pixels}{residual}"
+
+    def convolve(self, image: Tensor, weight: Tensor, *others: Tensor) -> Tensor:
+        """What a layer does."""
+        return _behind(functional.conv2d(image, weight), *others)
+
+    def operands(self, images: int, device: str) -> tuple[Tensor, ...]:
+        """Image, weight, statistics, gain and bias of the norm, and the residual."""
+        torch.manual_seed(0)
+        image = torch.randn(images, self.channels, self.pixels, self.pixels, device=device)
+        weight = torch.randn(self.results, self.channels, 1, 1, device=device)
+        vectors = torch.rand(4, self.results, device=device) + 0.5
+        found = [image, weight, *vectors]
+        if self.has_residual:
+            found.append(torch.randn(images, self.results, *image.shape[2:], device=device))
+        narrow = (tensor.to(torch.bfloat16) for tensor in found)
+        return tuple(_laid_out(tensor) for tensor in narrow)
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    is_image = tensor.dim() == 4
+    return tensor.contiguous(memory_format=torch.channels_last) if is_image else tensor.clone()
+
+
+def _behind(found: Tensor, *others: Tensor) -> Tensor:
+    """Batch norm with statistics, and ReLU of it with the residual."""
+    mean, variance, gain, bias, *residual = others
+    found = functional.batch_norm(found, mean, variance, gain, bias)
+    return functional.relu(found + residual[0] if residual else found)
+
+
+CASES = (
+    Case(64, 64, 56),
+    Case(256, 64, 56),
+    Case(64, 256, 56, has_residual=True),
+    Case(256, 128, 56),
+    Case(512, 128, 28),
+    Case(128, 512, 28, has_residual=True),
+    Case(512, 256, 28),
+    Case(1024, 256, 14),
+    Case(256, 1024, 14, has_residual=True),
+    Case(1024, 512, 14),
+    Case(2048, 512, 7),
+    Case(512, 2048, 7, has_residual=True),
+    Case(16, 96, 112),
+    Case(96, 24, 56),
+    Case(24, 144, 56),
+    Case(144, 40, 28, has_residual=True),
+    Case(240, 80, 14),
+    Case(480, 112, 14),
+    Case(672, 192, 7),
+    Case(1152, 320, 7),
+)
+
+
+def main() -> int:
+    options = _options()
+    warnings.simplefilter("ignore")
+    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
+    with torch._dynamo.config.patch(limits), torch.no_grad():
+        return (_build if options.command == "build" else _run)(options)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser.add_argument("--images", type=int, default=32)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--no-inductor", action="store_true")
+    return parser.parse_args()
+
+
+def _cases(options: argparse.Namespace) -> list[Case]:
+    return [case for case in CASES if options.only in str(case)]
+
+
+def _compiled(layer: Layer, backend: Any, options: Any = None) -> Layer:
+    torch._dynamo.reset()
+    compiled: Layer = torch.compile(layer, backend=backend, dynamic=False, options=options)
+    return compiled
+
+
+def _build(options: argparse.Namespace) -> int:
+    """Fills the folder; the exit status is 1 if a program did not compile."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    stated = [CompileOptions(products=choice) for choice in ProductChoice]
+    prepared = prepare(_captured(options), options.folder, options.target, {}, stated)
+    for name, failure in prepared.failures.items():
+        print(f"{name}: {failure}")
+    return 1 if prepared.failures else 0
+
+
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for case in _cases(options):
+        operands = case.operands(options.images, "cpu")
+        found: list[CapturedGraph] = []
+        _compiled(case.convolve, recording(found, runs=False))(*operands)
+        yield str(case), [captured.graph for captured in found]
+
+
+def _run(options: argparse.Namespace) -> int:
+    print(torch.cuda.get_device_name(), torch.__version__, f"{options.images} images")
+    print("case: microseconds of a copy and of eager; eager / arm; errors of own and eager")
+    failures = 0
+    with offline(options.folder):
+        for case in _cases(options):
+            try:
+                found = _line(case, options)
+            except Exception as error:  # a case that fails is one row of the table
+                failures += 1
+                text = "".join(traceback.format_exception_only(error)).strip()
+                found = f"FAILED {text[:400]}"
+            print(f"{case!s:<38} {found}", flush=True)
+    return 1 if failures else 0
+
+
+def _line(case: Case, options: argparse.Namespace) -> str:
+    operands = case.operands(options.images, "cuda")
+    arms = {"ours": "auto", "library": "library", "own": "own"}
+    layers: dict[str, Layer] = {"eager": case.convolve}
+    for arm, products in arms.items():
+        stated = {**_STRICT, "products": products}
+        layers[arm] = _compiled(case.convolve, "kernelfarm", stated)
+        layers[arm](*operands)
+    if not options.no_inductor:
+        layers["inductor"] = _compiled(case.convolve, "inductor")
+    results = {arm: layer(*operands) for arm, layer in layers.items()}
+    exact = case.convolve(*(tensor.double() for tensor in operands))
+    errors = " ".join(
+        f"{((results[arm].double() - exact).abs().max() / exact.abs().max()).item():.1e}"
+        for arm in ("own", "eager")
+    )
+    moved = [*operands, exact.to(torch.bfloat16)]
+    size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in moved)
+    count = max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
+    copies = [operands, *(tuple(x.clone() for x in operands) for _ in range(count - 1))]
+    calls = {arm: replayed(rotated(called, copies)) for arm, called in layers.items()}
+    plain = [(torch.empty(size_bytes // 2, dtype=torch.uint8, device="cuda"),) for _ in copies]
+    calls["copy"] = replayed(rotated(torch.clone, plain))
+    found = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
+    times = {arm: 1e3 * ms / count for arm, ms in found.items()}
+    ratios = " ".join(
+        f"{arm} {times['eager'] / us:5.2f}"
+        for arm, us in times.items()
+        if arm not in ("eager", "copy")
+    )
+    return f"{times['copy']:7.1f} {times['eager']:7.1f}  {ratios}  {errors}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
