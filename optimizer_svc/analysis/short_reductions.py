@@ -51,6 +51,7 @@ _LEAST_ELEMS = 2
 _MAX_VISITED = 64
 _MAX_ROUNDS = 8
 _STORED_OPS = CLIENT_OPS | WHOLE_ROWS | {"scatter"}
+_SPREADING = GATHER_OPS | {"broadcast_in_dim", "window"}
 _CHEAP_OPS = (SCALAR_OPS - FUNCTION_OPS) | VIEW_OPS | {"full", "iota"}
 
 
@@ -146,22 +147,19 @@ class _Finder:
     def _sources(self, node: Node) -> _Sources | None:
         """The sources of a reduction's operand; None if slices of it would cost more."""
         facts, (operand,) = self._facts, operands(node)
-        shape, size = facts.types[operand].shape, self._elems(operand)
+        size = self._elems(operand)
         computed, stored, pending = set[int](), set[int](), [operand]
         read = {operand: size}
         while pending:
             value = pending.pop()
             spend()
             made = facts.producers.get(value)
-            is_point = made is not None and made.op in SCALAR_OPS
-            if not is_point and facts.types[value].shape == shape and self._is_along(value, node):
-                return None
             if made is None or made.op in _STORED_OPS:
                 stored.add(value)
                 continue
             if made.op not in _CHEAP_OPS:
                 return None
-            if is_point:
+            if made.op in SCALAR_OPS:
                 computed.add(value)
             for source in operands(made):
                 if source not in read:
@@ -172,13 +170,21 @@ class _Finder:
         full = frozenset(value for value in stored if read[value] == size)
         if not full or sum(read[value] > 1 for value in stored) > MAX_READS_RECOMPUTED:
             return None
+        viewed = {operand, *(v for value in computed for v in operands(facts.producers[value]))}
+        if any(self._is_along(value, node) for value in viewed - computed):
+            return None
         return _Sources(frozenset(computed), frozenset(stored), full)
 
     def _is_along(self, value: int, node: Node) -> bool:
-        """True if elements that are reduced are adjacent in the memory that a value views."""
+        """True if elements that are reduced are adjacent in the memory that a value views.
+
+        The value has the operand's shape, or is computed for a view of another one.
+        """
         facts, base = self._facts, value
+        if facts.types[value].shape != facts.types[operands(node)[0]].shape:
+            return False
         while facts.is_view(base):
-            spend(8)
+            spend(4)
             (base,) = operands(facts.producers[base])
         view = view_between(facts, value, temporary_storage(facts, base).whole())
         if isinstance(view, Refused):
@@ -189,16 +195,17 @@ class _Finder:
 
     def _is_read_once(self, result: int) -> bool:
         """True if no loop reads elements of a result that another one has read."""
-        facts, seen, pending = self._facts, {result}, [result]
+        seen, pending = {result}, [result]
         has_columns = False
         while pending and len(seen) <= _MAX_VISITED:
-            for reader in self._readers(pending.pop()):
+            value = pending.pop()
+            for reader in self._readers(value):
                 spend()
                 if reader.op in WHOLE_ROWS:
                     if self._is_long_row(reader):
                         return False
                     has_columns |= not self._is_row(reader)
-                if _is_spread(facts, reader):
+                if reader.op in _SPREADING and self._elems(reader.results[0]) > self._elems(value):
                     return False
                 if (reader.op in SCALAR_OPS or reader.op in VIEW_OPS) and (
                     reader.results[0] not in seen
@@ -291,12 +298,3 @@ class _Finder:
 
     def _elems(self, value: int) -> int:
         return likely_elems(self._facts.types[value].shape, self._sizes)
-
-
-def _is_spread(facts: GraphFacts, reader: Node) -> bool:
-    """True if a node reads an element of its first operand for several of its own."""
-    if reader.op in GATHER_OPS:
-        return True
-    if reader.op not in ("broadcast_in_dim", "window"):
-        return False
-    return facts.numel(operands(reader)[0]) is not facts.numel(reader.results[0])
