@@ -52,6 +52,7 @@ from optimizer_svc.passes.simplify_algebra import simplify_algebra
 from optimizer_svc.passes.split_reductions import split_reductions
 from optimizer_svc.passes.store_cats import store_cats
 from optimizer_svc.passes.sum_one_hot import sum_one_hot
+from optimizer_svc.passes.unroll_reductions import unroll_reductions
 from optimizer_svc.passes.update_inputs import update_inputs
 from optimizer_svc.stages import stage_texts
 
@@ -101,6 +102,7 @@ PASSES: tuple[Pass, ...] = (
         ("graph", "target", "product_choice", "node_choices"),
         "products",
     ),
+    Pass("unroll-reductions", unroll_reductions, ("graph", "target", "products"), "graph"),
     Pass("compute-products", compute_products, ("graph", "products"), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),

@@ -32,7 +32,8 @@ class MemoryFacts:
 
     With fewer than `saturating_programs`, each for a row or for 64 columns of a reduction, a kernel
     does not use the whole bandwidth; None: reductions are never split. A launch takes as long as
-    memory takes for `launch_bytes`.
+    memory takes for `launch_bytes`. A reduction of up to `most_unrolled_elems` elements that are
+    not adjacent in memory is written as pointwise operations on slices; None: none is.
     """
 
     sector_bytes: int = 32
@@ -47,6 +48,7 @@ class MemoryFacts:
     cache_ways: int = 8
     saturating_programs: int | None = None
     launch_bytes: int = 4194304
+    most_unrolled_elems: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
