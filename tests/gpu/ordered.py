@@ -134,6 +134,12 @@ def reduction_cases() -> Iterator[Case]:
             lambda x: (x.sum(), x.mean(0), x.sum((0, 2)), x.norm(dim=-1)),
             lambda dtype=dtype: (floats(9, 100, 50, dtype=dtype),),
         )
+    for dtype in (*FLOATS, torch.int32):
+        yield case(
+            f"short reductions across memory {dtype}",
+            lambda x: (x.sum(2), x.amax(1), x.amin((1, 2)), x[:, :2].sum((1, 2)), x.prod(2)),
+            lambda dtype=dtype: (places(7, 4, 3, 1000, below=9).to(dtype) - 4,),
+        )
     yield case(
         "places of extremes",
         lambda x: (x.argmax(), x.argmin(0), x.amax(1), *x.max(-1)),
