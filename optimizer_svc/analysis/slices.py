@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelfarm.ir.algebra.expr import Expr
-from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import MemoryFacts
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, ints_attr, operands
+from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.verdicts import Refused
 
 COLUMNS_A_PROGRAM = 64
@@ -43,11 +44,15 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The number of slices of a run of axes, and why."""
+    """The number of slices of a run of axes, and why.
+
+    `strides` are those of the memory from which the operand is computed.
+    """
 
     run: Run
     slices: int
     reason: str
+    strides: Index
 
 
 def choose_split(
@@ -62,12 +67,13 @@ def choose_split(
     runs = _runs(shape, dims)
     if not runs or (node.op in ("argmax", "argmin") and len(runs) > 1):
         return Refused("the axes are no run of neighbours")
-    run = max(runs, key=lambda run: likely_elems((run.extent,), likely))
     result = facts.types[node.results[0]]
     results = likely_elems(result.shape, likely)
-    are_rows = len(shape) - 1 in dims
+    strides = memory_strides(facts, value)
+    are_rows = _innermost(shape, strides) in dims
     programs = max(1, results if are_rows else -(-results // COLUMNS_A_PROGRAM))
-    slices = _slices(run, OVERSUBSCRIPTION * idle // programs, likely)
+    wanted = OVERSUBSCRIPTION * idle // programs
+    run, slices = _run_to_split(runs, shape, wanted, likely)
     if programs >= idle or slices <= 1:
         return Refused(f"{programs} programs are enough, or the rows too short")
     read = _bytes_read(facts, value, likely)
@@ -80,7 +86,37 @@ def choose_split(
         f"{programs} programs would take as long as memory for {round(whole)} bytes,"
         f" {programs * slices} programs and a second kernel as long as for {round(split)}"
     )
-    return Split(run, slices, reason)
+    return Split(run, slices, reason, strides)
+
+
+def memory_strides(facts: GraphFacts, value: int) -> Index:
+    """The strides of the memory from which a value is computed, or of its own.
+
+    Pointwise prims keep the axes of what they read. Without strides, memory is row-major.
+    """
+    seen, pending = {value}, [value]
+    while pending and len(seen) <= _MAX_VISITED:
+        spend()
+        current = pending.pop(0)
+        tensor = facts.types[current]
+        if tensor.strides is not None and facts.numel(current) is facts.numel(value):
+            return tensor.strides
+        node = facts.producers.get(current)
+        if node is not None and node.op in SCALAR_OPS:
+            fresh = [made for made in operands(node) if made not in seen]
+            seen.update(fresh)
+            pending += fresh
+    return contiguous_strides(facts.types[value].shape)
+
+
+def _innermost(shape: Index, strides: Index) -> int:
+    """The axis whose elements are adjacent in memory; the last one if none are."""
+    inner = [
+        number
+        for number, (extent, step) in enumerate(zip(shape, strides, strict=True))
+        if step is ONE and extent is not ONE
+    ]
+    return inner[-1] if inner else len(shape) - 1
 
 
 def _runs(shape: tuple[Expr, ...], dims: tuple[int, ...]) -> list[Run]:
@@ -93,8 +129,28 @@ def _runs(shape: tuple[Expr, ...], dims: tuple[int, ...]) -> list[Run]:
     return runs
 
 
-def _slices(run: Run, wanted: int, likely: Mapping[str, int]) -> int:
-    """A power of two; for a known extent another number near it, if that divides the extent."""
+def _run_to_split(
+    runs: list[Run], shape: Index, wanted: int, likely: Mapping[str, int]
+) -> tuple[Run, int]:
+    """The run with the most slices, and their number; one without a rest if there is one."""
+    found = [
+        (run, _slices(run, shape[run.start : run.stop], wanted, likely), run.extent) for run in runs
+    ]
+    even = [
+        (run, slices, extent)
+        for run, slices, extent in found
+        if slices > 1 and extent.is_constant and extent.constant % slices == 0
+    ]
+    run, slices, _ = max(even or found, key=lambda f: (f[1], likely_elems((f[2],), likely)))
+    return run, slices
+
+
+def _slices(run: Run, extents: Index, wanted: int, likely: Mapping[str, int]) -> int:
+    """A power of two; for a known extent another number near it, if that divides the extent.
+
+    Slices of whole rows, or of equal parts of them, are preferred: their loops are those of kernels
+    that compute or store the elements, too. `extents` are those of the run's axes.
+    """
     extent = likely_elems((run.extent,), likely)
     most = min(MAX_SLICES, extent // MIN_SLICE)
     slices = 1
@@ -102,8 +158,18 @@ def _slices(run: Run, wanted: int, likely: Mapping[str, int]) -> int:
         slices *= 2
     if run.extent.is_constant:
         near = [*range(slices, 2 * slices), *range(slices - 1, slices // 2, -1)]
-        slices = next((n for n in near if extent % n == 0 and n <= most), slices)
+        even = [n for n in near if extent % n == 0 and n <= most]
+        slices = next((n for n in even if _divides_axes(n, extents)), even[0] if even else slices)
     return slices
+
+
+def _divides_axes(slices: int, extents: Index) -> bool:
+    """True if slices are positions along the first axes, or equal parts of the last of these."""
+    for extent in extents:
+        if slices % extent.constant:
+            return extent.constant % slices == 0
+        slices //= extent.constant
+    return slices == 1
 
 
 def _bytes_read(facts: GraphFacts, value: int, likely: Mapping[str, int]) -> int:

@@ -16,7 +16,7 @@ so that one pass over the slice gives both:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
@@ -81,8 +81,30 @@ class _Writer(PrimsWriter):
             self._extremum(node, sliced, (run.start + 1, axis), slices, found)
             return
         partial = self.add(node, node.op, sliced, dims=tuple(inner))
+        self._order(partial, found, inner)
         self._sums[node.results[0]] = _SlicedSum(found, sliced, partial, tuple(inner), axis)
         self.finish(node, node.op, partial, dims=(axis,))
+
+    def _order(self, partial: int, found: Split, reduced: Sequence[int]) -> None:
+        """Gives partial results the order of the axes of the memory that they are computed from.
+
+        So the loop over neighbouring elements is the innermost one for loads and stores.
+        """
+        run, shape = found.run, self.types[partial].shape
+        outer = found.strides[run.start]  # that of the slices is larger
+        steps = [*found.strides[: run.start], outer, ZERO, *found.strides[run.stop :]]
+        kept = [step for axis, step in enumerate(steps) if axis not in reduced]
+        if not all(step.is_constant for step in kept):
+            return
+        axes = sorted(range(len(kept)), key=lambda axis: -kept[axis].constant)
+        strides, step = [ONE] * len(kept), ONE
+        for axis in reversed(axes):
+            strides[axis] = step
+            step = step * shape[axis]
+        if axes != list(range(len(kept))):
+            node = self.nodes[-1]
+            self.types[partial] = replace(self.types[partial], strides=tuple(strides))
+            self.nodes[-1] = replace(node, types=(self.types[partial],))
 
     def split_moments(self, node: Node, found: Split, total: int) -> bool:
         """Appends the sum of squared deviations from the mean of elements with this sum.
@@ -100,6 +122,7 @@ class _Writer(PrimsWriter):
         off = self.add(node, "sub", whole.sliced, spread)
         squares = self.add(node, "mul", off, off)
         inside = self.add(node, "sum", squares, dims=whole.inner)
+        self._order(inside, found, whole.inner)
         overall = self._divided(node, total, count * found.slices)
         others = tuple(dim for dim in range(len(kept)) if dim != whole.axis)
         overall = self.add(node, "broadcast_in_dim", overall, shape=kept, dims=others)

@@ -1,0 +1,88 @@
+"""Reductions of images whose channels are last in memory: columns there, not rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import OptimizeResult, optimize
+from tests.support.template_kernels import as_array
+from tests.support.traced_graphs import traced_one
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+def image(*shape: int, is_last: bool = True) -> Tensor:
+    torch.manual_seed(0)
+    layout = torch.channels_last if is_last else torch.contiguous_format
+    return torch.randn(shape).contiguous(memory_format=layout)
+
+
+def pooled(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = functional.silu(x)
+    return y, y.mean((2, 3))
+
+
+def normed(x: Tensor) -> Tensor:
+    return functional.batch_norm(x, None, None, training=True)
+
+
+def optimized(function: object, given: Tensor) -> OptimizeResult:
+    captured = traced_one(function, given)  # type: ignore[arg-type]  # one of the functions above
+    found = optimize(decompose_to_prims(captured.graph).graph, TARGET)
+    verify_program(found.program)
+    return found
+
+
+def report(function: object, given: Tensor) -> str:
+    return dict(optimized(function, given).stages)["report"]
+
+
+def test_few_columns_are_split_in_slices_of_whole_rows() -> None:
+    text = report(pooled, image(32, 32, 112, 112))
+    assert "in 112 slices: 16 programs would take" in text
+    # One kernel stores what the first one of the sum reads, too.
+    assert "launches: 2 of 2 distinct kernels" in text
+    assert text.count(": columns that cost as much as") == 2
+
+
+def test_rows_of_the_same_images_are_enough_programs() -> None:
+    text = report(pooled, image(32, 32, 112, 112, is_last=False))
+    assert "split" not in text
+    assert "launches: 1 of 1 distinct kernels" in text
+
+
+def test_statistics_of_channels_are_read_in_the_order_of_memory() -> None:
+    text = report(normed, image(32, 64, 56, 56))
+    assert "1 programs would take" in text
+    assert "sum and welford_m2 in one pass: columns of" in text
+    assert ": rows that cost" not in text
+
+
+def test_an_axis_without_a_rest_is_split() -> None:
+    # 32 images in two slices, not 49 pixels.
+    def total(x: Tensor) -> Tensor:
+        return (x * x).sum((0, 2, 3))
+
+    found = optimized(total, image(32, 2048, 7, 7))
+    assert "in 2 slices" in dict(found.stages)["report"]
+    assert len(found.program.plan.steps) == 2
+
+
+@pytest.mark.parametrize("function", [pooled, normed])
+def test_results_are_those_of_the_whole_sums(function: object) -> None:
+    given = image(2, 8, 80, 80)
+    found = optimized(function, given)
+    assert "split" in dict(found.stages)["report"]
+    results = run_program(found.program, [as_array(given)])
+    exact = function(given.double())  # type: ignore[operator]
+    expected = exact if isinstance(exact, tuple) else (exact,)
+    for one, other in zip(results, expected, strict=True):
+        assert np.abs(np.asarray(one, np.float64) - other.numpy()).max() < 1e-5
