@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import REDUCE_OPS, VIEW_OPS, GraphFacts, ints_attr
+from optimizer_svc.analysis.graph_facts import (
+    REDUCE_OPS,
+    VIEW_OPS,
+    GraphFacts,
+    ints_attr,
+    outputs_read,
+)
 
 _MAX_VISITED = 64
 
@@ -35,10 +41,12 @@ def following_points(facts: GraphFacts, value: int) -> frozenset[int]:
 
 
 def are_points_next(facts: GraphFacts, value: int) -> bool:
-    """True if pointwise prims read a value, and nothing else but operators of the framework.
+    """True if pointwise prims read a value, and what they compute from it is stored.
 
-    Views and conversions lie between.
+    An operator of the framework reads that, or it is an output. Reductions and what moves elements,
+    such as padding, compute the points before them in kernels of their own.
     """
+    returned = set(outputs_read(facts.graph))
     seen, pending, found = {value}, [value], False
     while pending:
         if len(seen) > _MAX_VISITED:
@@ -46,15 +54,21 @@ def are_points_next(facts: GraphFacts, value: int) -> bool:
         for position in facts.consumers.get(pending.pop(), ()):
             spend()
             reader = facts.graph.nodes[position]
-            if reader.op in VIEW_OPS or reader.op == "convert":
-                fresh = [result for result in reader.results if result not in seen]
-                seen.update(fresh)
-                pending.extend(fresh)
-            elif reader.op in SCALAR_OPS:
-                found = True
-            elif reader.op not in CLIENT_OPS:
+            if reader.op in CLIENT_OPS:
+                continue
+            if reader.op not in SCALAR_OPS and reader.op not in VIEW_OPS:
                 return False
+            found |= reader.op in SCALAR_OPS and reader.op != "convert"
+            for made in {*reader.results} - seen:
+                seen.add(made)
+                if made not in returned and not _is_read_by_framework(facts, made):
+                    pending.append(made)
     return found
+
+
+def _is_read_by_framework(facts: GraphFacts, value: int) -> bool:
+    readers = facts.consumers.get(value, ())
+    return any(facts.graph.nodes[position].op in CLIENT_OPS for position in readers)
 
 
 def are_rows_reduced(facts: GraphFacts, value: int) -> bool:

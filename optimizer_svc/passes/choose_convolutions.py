@@ -56,7 +56,8 @@ def choose_convolutions(
         verdict = _verdict(facts, node, target.convolutions)
         if verdict is None and target.has_matrix_units:
             verdict = _product_refused(facts, node, target.convolutions, choice)
-        is_reported_later = target.depthwise is not None and is_depthwise(facts, node)
+        has_depthwise = (target.depthwise or target.depthwise_template) is not None
+        is_reported_later = has_depthwise and is_depthwise(facts, node)
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.program_ir import ExternCall, Program
 from kernelfarm.ir.verify import verify_program
-from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import optimize
+from tests.support.attention_forms import TARGET, Form, traced_with_gradients
 from tests.support.template_kernels import (
     as_array,
     check_by_interpreter,
@@ -26,57 +23,7 @@ from tests.support.template_kernels import (
     interpreted,
     templates,
 )
-from tests.support.traced_graphs import recording, traced_one
-
-TARGET = target_facts("cuda:sm_90a")
-
-
-@dataclass(frozen=True)
-class Form:
-    """Queries (batch, heads, queries, width), keys and values (batch, groups, keys, width)."""
-
-    batch: int = 1
-    heads: int = 2
-    groups: int = 2
-    queries: int = 70
-    keys: int = 70
-    width: int = 64
-    mask: tuple[int, ...] | None = None
-    is_causal: bool = False
-    is_packed: bool = False
-    dtype: torch.dtype = torch.bfloat16
-
-    def operands(self) -> list[Tensor]:
-        """Query, key, value, and a mask of booleans; packed ones lie beside each other in memory.
-
-        A mask hides all keys from one query.
-        """
-        torch.manual_seed(0)
-        shapes = [(self.heads, self.queries), (self.groups, self.keys), (self.groups, self.keys)]
-        if self.is_packed:
-            packed = torch.randn(self.batch, self.keys, 3, self.heads, self.width)
-            found = list(packed.to(self.dtype).permute(2, 0, 3, 1, 4))
-        else:
-            found = [
-                torch.randn(self.batch, heads, length, self.width).to(self.dtype)
-                for heads, length in shapes
-            ]
-        if self.mask is not None:
-            mask = torch.rand(*self.mask, self.keys) < 0.7
-            mask[0, 0, 0] = False
-            found.append(mask)
-        return found
-
-    def attend(self, *operands: Tensor) -> Tensor:
-        query, key, value, *masks = operands
-        return functional.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=masks[0] if masks else None,
-            is_causal=self.is_causal,
-            enable_gqa=self.heads != self.groups,
-        )
+from tests.support.traced_graphs import traced_one
 
 
 def program_of(form: Form, operands: Sequence[Tensor] | None = None) -> Program:
@@ -127,21 +74,6 @@ def test_the_source_gives_the_log_sum_exps_that_gradients_start_from(is_causal: 
     if is_causal:
         scores += torch.full_like(scores, -torch.inf).triu(1)
     assert np.abs(sums - scores.logsumexp(-1).numpy()).max() < 1e-4
-
-
-def traced_with_gradients(form: Form, operands: Sequence[Tensor]) -> list[CapturedGraph]:
-    """The graphs of both passes."""
-    for operand in operands[:3]:
-        operand.requires_grad_()
-    found: list[CapturedGraph] = []
-    torch._dynamo.reset()
-    compiled = torch.compile(
-        lambda *x: form.attend(*x).transpose(1, 2).flatten(2), backend=recording(found)
-    )
-    compiled(*operands).sum().backward()
-    for operand in operands[:3]:
-        operand.requires_grad_(False)
-    return found
 
 
 def test_what_tensor_maps_cannot_describe_is_left_to_the_source() -> None:

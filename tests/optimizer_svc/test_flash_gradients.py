@@ -19,7 +19,7 @@ from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.pipeline import OptimizeResult, optimize
-from tests.optimizer_svc.test_flash_attention import TARGET, Form, traced_with_gradients
+from tests.support.attention_forms import TARGET, Form, traced_with_gradients
 from tests.support.template_kernels import UNITS, as_array, constant, interpreted, templates
 from tests.support.traced_graphs import capturing
 

@@ -87,6 +87,10 @@ def summed(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
     return functional.relu(found - found.mean((0, 2, 3), keepdim=True))
 
 
+def padded(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return functional.pad(functional.relu(functional.conv2d(image, weight)), (0, 1, 0, 1))
+
+
 def strided(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
     return functional.relu(functional.conv2d(image, weight, stride=2))
 
@@ -103,9 +107,10 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
         (convolve, operands(results=20), "of one pixel, whose channels are no multiples of 8"),
         (summed, operands(), "of one pixel with nothing to compute behind them"),
         (alone, operands(), "of one pixel with nothing to compute behind them"),
+        (padded, operands(), "of one pixel with nothing to compute behind them"),
         (strided, operands(side=28), "with strides or padding"),
     ],
-    ids=["pixels", "channels", "odd", "statistics", "alone", "strided"],
+    ids=["pixels", "channels", "odd", "statistics", "alone", "padded", "strided"],
 )
 def test_other_convolutions_are_the_frameworks(
     function: Callable[..., Tensor], given: list[Tensor], reason: str

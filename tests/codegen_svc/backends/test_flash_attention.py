@@ -6,21 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from codegen_svc.backends.contract import built_variants
-from codegen_svc.backends.registry import find_backend
-from codegen_svc.worker.build_kernel import checked_result
-from kernelfarm.digest import kernel_key, named_user_kernel
+from kernelfarm.digest import named_user_kernel
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import UserKernelError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
-from kernelfarm.ir.artifact import BuiltKernel
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
-from kernelfarm.targets import target_facts
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.flash_attention import flash_attention
-
-HOPPER = "cuda:sm_90a"
+from tests.support.built_templates import built, stage
 
 
 def kernel_of(
@@ -48,20 +42,6 @@ def kernel_of(
         views.append(StridedView(0, (batch, as_expr(1), length, row), steps))
     kernel, _ = flash_attention(views, DType.BF16, 0.125, is_causal=is_causal, has_sums=has_sums)
     return named_user_kernel(kernel)
-
-
-def built(kernel: UserKernel, target: str = HOPPER) -> tuple[BuiltKernel, ...]:
-    check_user_kernel(kernel)
-    facts = target_facts(target)
-    backend = find_backend(facts.vendor)
-    variants = built_variants(backend, kernel, facts)
-    checked_result(backend, kernel, facts, kernel_key(kernel, target), variants, 0.0)
-    return variants
-
-
-def stage(variant: BuiltKernel, name: str) -> str:
-    (found,) = (s.content.decode() for s in variant.stages if s.name == name)
-    return found
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from optimizer_svc.kernels.flash_gradients import (
     flash_gradients,
     flash_statistics,
 )
-from tests.codegen_svc.backends.test_flash_attention import built, stage
+from tests.support.built_templates import built, stage
 
 
 def operands_of(
