@@ -13,26 +13,28 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.attention import Case
+from benchmarks.prepared_cases import (
+    Layer,
+    build,
+    captured,
+    compiled,
+    many_compilations,
+    parser_of,
+    print_rows,
+)
 from benchmarks.timing import median_ms, replayed
-from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.ir.graph_ir import Graph
-from tests.support.prepared_folder import offline, prepare
-from tests.support.traced_graphs import recording
+from tests.support.prepared_folder import offline
 
 ROUNDS, CALLS = 9, 3
 _STRICT = {"mode": "strict", "timeout_s": 60.0}
-
-Layer = Callable[..., Tensor]
 
 CASES = (
     Case(4, 32, 32, 4096, 128, queries=4096),
@@ -63,20 +65,13 @@ CASES = (
 def main() -> int:
     options = _options()
     warnings.simplefilter("ignore")
-    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
-    with torch._dynamo.config.patch(limits):
+    with many_compilations():
         return {"build": _build, "run": _run}[options.command](options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("command", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser = parser_of(__doc__)
     parser.add_argument("--types", nargs="*", default=["bfloat16"])
-    parser.add_argument("--no-inductor", action="store_true")
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold any of these")
     return parser.parse_args()
 
@@ -94,12 +89,6 @@ def _operands(case: Case, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]
     return *(tensor.requires_grad_() for tensor in (query, key, value)), *masks
 
 
-def _compiled(case: Case, backend: Any, options: Any = None) -> Layer:
-    torch._dynamo.reset()
-    compiled: Layer = torch.compile(case.attend, backend=backend, dynamic=False, options=options)
-    return compiled
-
-
 def _both_passes(
     layer: Layer, operands: tuple[Tensor, ...], grad: Tensor
 ) -> Callable[[], tuple[Tensor, ...]]:
@@ -107,39 +96,26 @@ def _both_passes(
 
 
 def _build(options: argparse.Namespace) -> int:
-    """Fills the folder; the exit status is 1 if a program did not compile."""
-    options.folder.mkdir(parents=True, exist_ok=True)
-    prepared = prepare(_captured(options), options.folder, options.target, {})
-    for name, failure in prepared.failures.items():
-        print(f"{name}: {failure}")
-    return 1 if prepared.failures else 0
-
-
-def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
-    for dtype, case in _cases(options):
-        found: list[CapturedGraph] = []
-        operands = _operands(case, dtype, "cpu")
-        made = _compiled(case, recording(found, runs=False))(*operands)
-        torch.autograd.grad(made, operands[:3], torch.empty_like(made))
-        yield f"{dtype} {case}", [captured.graph for captured in found]
+    cases = _cases(options)
+    graphs = (
+        (
+            f"{dtype} {case}",
+            captured(case.attend, _operands(case, dtype, "cpu"), has_gradients=True),
+        )
+        for dtype, case in cases
+    )
+    return build(graphs, options)
 
 
 def _run(options: argparse.Namespace) -> int:
     print(torch.cuda.get_device_name(), torch.__version__)
     print("case: microseconds of eager's forward pass and gradients; eager / arm of the forward")
-    print(
-        "pass, of gradients and of both; largest error of ours and of eager, / the largest gradient"
-    )
-    failures = 0
+    print("pass, of gradients and of both; errors of ours and of eager, / the largest gradient")
     with offline(options.folder):
-        for dtype, case in _cases(options):
-            try:
-                print(_line(case, dtype, options), flush=True)
-            except Exception as error:  # a case that fails is one row of the table
-                failures += 1
-                text = "".join(traceback.format_exception_only(error)).strip()
-                print(f"{case}: FAILED {text[:400]}", flush=True)
-    return 1 if failures else 0
+        return print_rows(
+            (f"{case!s:<62}", partial(_line, case, dtype, options))
+            for dtype, case in _cases(options)
+        )
 
 
 def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
@@ -147,13 +123,13 @@ def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
     operands = _operands(case, dtype, "cuda")
     layers: dict[str, Layer] = {
         "eager": case.attend,
-        "ours": _compiled(case, "kernelfarm", {**_STRICT, "timeout_s": 2.0}),
+        "ours": compiled(case.attend, "kernelfarm", {**_STRICT, "timeout_s": 2.0}),
     }
     grad = torch.randn_like(layers["eager"](*operands))
     both = {"ours": _both_passes(layers["ours"], operands, grad)}
     both["ours"]()
     if not options.no_inductor:
-        layers["inductor"] = _compiled(case, "inductor")
+        layers["inductor"] = compiled(case.attend, "inductor")
         both["inductor"] = _both_passes(layers["inductor"], operands, grad)
         both["inductor"]()
     both["eager"] = _both_passes(layers["eager"], operands, grad)
@@ -176,7 +152,7 @@ def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
         if arm != "eager"
     )
     shown = f"{1e3 * times['eager forward']:8.1f} {1e3 * times['eager gradients']:8.1f} us"
-    return f"{case!s:<62} {shown}  {ratios}  {errors['ours']:.1e} {errors['eager']:.1e}"
+    return f"{shown}  {ratios}  {errors['ours']:.1e} {errors['eager']:.1e}"
 
 
 def _forward(layer: Layer, operands: tuple[Tensor, ...]) -> Callable[[], Tensor]:

@@ -17,30 +17,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.prepared_cases import (
+    Layer,
+    build,
+    captured,
+    compiled,
+    many_compilations,
+    parser_of,
+    print_rows,
+)
 from benchmarks.products import rotated
 from benchmarks.timing import median_ms, replayed
-from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.ir.graph_ir import Graph
-from tests.support.prepared_folder import offline, prepare
-from tests.support.traced_graphs import recording
+from tests.support.prepared_folder import offline
 
 ROUNDS, CALLS = 7, 3
 _COLD_BYTES = 160 << 20
 _MAX_COPIES = 16
 _STRICT = {"mode": "strict", "timeout_s": 2.0}
-
-Layer = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -105,22 +108,15 @@ CASES = (
 def main() -> int:
     options = _options()
     warnings.simplefilter("ignore")
-    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
-    with torch._dynamo.config.patch(limits), torch.no_grad():
+    with many_compilations(), torch.no_grad():
         return (_build if options.command == "build" else _run)(options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("command", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser = parser_of(__doc__)
     parser.add_argument("--types", nargs="*", default=["bfloat16"])
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--only", default="")
-    parser.add_argument("--no-inductor", action="store_true")
     return parser.parse_args()
 
 
@@ -129,55 +125,37 @@ def _layers(case: Case) -> dict[str, tuple[Layer, int]]:
     return {"convolution": (case.convolve, 1), "gradients": (case.gradients, 0)}
 
 
-def _compiled(layer: Layer, backend: Any, options: Any = None) -> Layer:
-    torch._dynamo.reset()
-    compiled: Layer = torch.compile(layer, backend=backend, dynamic=False, options=options)
-    return compiled
+def _cases(
+    options: argparse.Namespace, device: str
+) -> Iterator[tuple[str, Layer, tuple[Tensor, ...]]]:
+    """Name, layer and operands of each case in each type."""
+    for dtype in options.types:
+        for case in (case for case in CASES if options.only in str(case)):
+            operands = case.operands(options.images, getattr(torch, dtype), device)
+            for name, (layer, first) in _layers(case).items():
+                yield f"{dtype} {case!s:<38} {name:<11}", layer, operands[first:]
 
 
 def _build(options: argparse.Namespace) -> int:
-    """Fills the folder; the exit status is 1 if a program did not compile."""
-    options.folder.mkdir(parents=True, exist_ok=True)
-    prepared = prepare(_captured(options), options.folder, options.target, {})
-    for name, failure in prepared.failures.items():
-        print(f"{name}: {failure}")
-    return 1 if prepared.failures else 0
-
-
-def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
-    for dtype in options.types:
-        for case in (case for case in CASES if options.only in str(case)):
-            operands = case.operands(options.images, getattr(torch, dtype), "cpu")
-            for name, (layer, first) in _layers(case).items():
-                found: list[CapturedGraph] = []
-                _compiled(layer, recording(found, runs=False))(*operands[first:])
-                yield f"{dtype} {case} {name}", [captured.graph for captured in found]
+    graphs = ((name, captured(layer, given)) for name, layer, given in _cases(options, "cpu"))
+    return build(graphs, options)
 
 
 def _run(options: argparse.Namespace) -> int:
     print(torch.cuda.get_device_name(), torch.__version__, f"{options.images} images")
     print("case: microseconds of a copy and of eager; eager / arm; errors of ours and eager")
-    failures = 0
     with offline(options.folder):
-        for dtype in options.types:
-            for case in (case for case in CASES if options.only in str(case)):
-                for name, (layer, first) in _layers(case).items():
-                    operands = case.operands(options.images, getattr(torch, dtype), "cuda")
-                    try:
-                        found = _line(layer, operands[first:], options)
-                    except Exception as error:  # a case that fails is one row of the table
-                        failures += 1
-                        text = "".join(traceback.format_exception_only(error)).strip()
-                        found = f"FAILED {text[:400]}"
-                    print(f"{dtype} {case!s:<38} {name:<11} {found}", flush=True)
-    return 1 if failures else 0
+        return print_rows(
+            (name, partial(_line, layer, given, options))
+            for name, layer, given in _cases(options, "cuda")
+        )
 
 
 def _line(layer: Layer, operands: tuple[Tensor, ...], options: argparse.Namespace) -> str:
-    layers = {"eager": layer, "ours": _compiled(layer, "kernelfarm", _STRICT)}
+    layers = {"eager": layer, "ours": compiled(layer, "kernelfarm", _STRICT)}
     layers["ours"](*operands)
     if not options.no_inductor:
-        layers["inductor"] = _compiled(layer, "inductor")
+        layers["inductor"] = compiled(layer, "inductor")
         layers["inductor"](*operands)
     errors = _errors({arm: layers[arm] for arm in ("ours", "eager")}, layer, operands)
     moved = [*operands, *_tuple(layer(*operands))]

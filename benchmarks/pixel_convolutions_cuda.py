@@ -16,32 +16,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-import traceback
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.prepared_cases import (
+    Layer,
+    build,
+    captured,
+    compiled,
+    many_compilations,
+    parser_of,
+    print_rows,
+)
 from benchmarks.products import rotated
 from benchmarks.timing import median_ms, replayed
-from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
-from tests.support.prepared_folder import offline, prepare
-from tests.support.traced_graphs import recording
+from tests.support.prepared_folder import offline
 
 ROUNDS, CALLS = 7, 3
 _COLD_BYTES = 160 << 20
 _MAX_COPIES = 16
 _STRICT = {"mode": "strict", "timeout_s": 2.0}
-
-Layer = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -113,21 +114,14 @@ CASES = (
 def main() -> int:
     options = _options()
     warnings.simplefilter("ignore")
-    limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
-    with torch._dynamo.config.patch(limits), torch.no_grad():
+    with many_compilations(), torch.no_grad():
         return (_build if options.command == "build" else _run)(options)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("command", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--target", default="cuda:sm_90a", help="for build")
+    parser = parser_of(__doc__)
     parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--only", default="")
-    parser.add_argument("--no-inductor", action="store_true")
     return parser.parse_args()
 
 
@@ -135,44 +129,21 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return [case for case in CASES if options.only in str(case)]
 
 
-def _compiled(layer: Layer, backend: Any, options: Any = None) -> Layer:
-    torch._dynamo.reset()
-    compiled: Layer = torch.compile(layer, backend=backend, dynamic=False, options=options)
-    return compiled
-
-
 def _build(options: argparse.Namespace) -> int:
-    """Fills the folder; the exit status is 1 if a program did not compile."""
-    options.folder.mkdir(parents=True, exist_ok=True)
-    stated = [CompileOptions(products=choice) for choice in ProductChoice]
-    prepared = prepare(_captured(options), options.folder, options.target, {}, stated)
-    for name, failure in prepared.failures.items():
-        print(f"{name}: {failure}")
-    return 1 if prepared.failures else 0
-
-
-def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
-    for case in _cases(options):
-        operands = case.operands(options.images, "cpu")
-        found: list[CapturedGraph] = []
-        _compiled(case.convolve, recording(found, runs=False))(*operands)
-        yield str(case), [captured.graph for captured in found]
+    graphs = (
+        (str(case), captured(case.convolve, case.operands(options.images, "cpu")))
+        for case in _cases(options)
+    )
+    return build(graphs, options, [CompileOptions(products=choice) for choice in ProductChoice])
 
 
 def _run(options: argparse.Namespace) -> int:
     print(torch.cuda.get_device_name(), torch.__version__, f"{options.images} images")
     print("case: microseconds of a copy and of eager; eager / arm; errors of own and eager")
-    failures = 0
     with offline(options.folder):
-        for case in _cases(options):
-            try:
-                found = _line(case, options)
-            except Exception as error:  # a case that fails is one row of the table
-                failures += 1
-                text = "".join(traceback.format_exception_only(error)).strip()
-                found = f"FAILED {text[:400]}"
-            print(f"{case!s:<38} {found}", flush=True)
-    return 1 if failures else 0
+        return print_rows(
+            (f"{case!s:<38}", partial(_line, case, options)) for case in _cases(options)
+        )
 
 
 def _line(case: Case, options: argparse.Namespace) -> str:
@@ -181,10 +152,10 @@ def _line(case: Case, options: argparse.Namespace) -> str:
     layers: dict[str, Layer] = {"eager": case.convolve}
     for arm, products in arms.items():
         stated = {**_STRICT, "products": products}
-        layers[arm] = _compiled(case.convolve, "kernelfarm", stated)
+        layers[arm] = compiled(case.convolve, "kernelfarm", stated)
         layers[arm](*operands)
     if not options.no_inductor:
-        layers["inductor"] = _compiled(case.convolve, "inductor")
+        layers["inductor"] = compiled(case.convolve, "inductor")
     results = {arm: layer(*operands) for arm, layer in layers.items()}
     exact = case.convolve(*(tensor.double() for tensor in operands))
     errors = " ".join(

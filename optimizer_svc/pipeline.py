@@ -111,6 +111,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("compute-depthwise", compute_depthwise, ("graph", "depthwise"), "graph"),
     Pass("choose-splits", choose_splits, ("graph", "target"), "splits"),
     Pass("split-reductions", split_reductions, ("graph", "splits"), "graph"),
+    Pass("eliminate-dead-nodes", eliminate_dead_nodes, ("graph",), "graph"),
     Pass("lay-out-gradients", lay_out_gradients, ("graph", "target"), "graph"),
     Pass("separate-outputs", separate_outputs, ("graph",), "graph"),
     Pass("update-inputs", update_inputs, ("graph",), "graph"),

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from kernelfarm.ir.prims import CLIENT_OPS, SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.analysis.graph_facts import (
-    REDUCE_OPS,
-    VIEW_OPS,
-    GraphFacts,
-    ints_attr,
-    outputs_read,
-)
+from optimizer_svc.analysis.graph_facts import REDUCE_OPS, VIEW_OPS, GraphFacts, ints_attr
 
 _MAX_VISITED = 64
 
@@ -40,13 +36,12 @@ def following_points(facts: GraphFacts, value: int) -> frozenset[int]:
     return frozenset(points)
 
 
-def are_points_next(facts: GraphFacts, value: int) -> bool:
+def are_points_next(facts: GraphFacts, value: int, returned: Collection[int]) -> bool:
     """True if pointwise prims read a value, and what they compute from it is stored.
 
-    An operator of the framework reads that, or it is an output. Reductions and what moves elements,
-    such as padding, compute the points before them in kernels of their own.
+    An operator of the framework reads that, or it is an output, one of `returned`. Reductions and
+    what moves elements, such as padding, compute the points before them in kernels of their own.
     """
-    returned = set(outputs_read(facts.graph))
     seen, pending, found = {value}, [value], False
     while pending:
         if len(seen) > _MAX_VISITED:
@@ -68,6 +63,7 @@ def are_points_next(facts: GraphFacts, value: int) -> bool:
 
 def _is_read_by_framework(facts: GraphFacts, value: int) -> bool:
     readers = facts.consumers.get(value, ())
+    spend(len(readers))
     return any(facts.graph.nodes[position].op in CLIENT_OPS for position in readers)
 
 

@@ -57,42 +57,40 @@ class TemplateLaunch:
     buffers: tuple[int, ...] | None = None
 
 
-_Made = tuple[UserKernel, tuple[Expr, ...]]
+_Launches = tuple[TemplateLaunch, ...]
 
 
-def template_launches(step: TemplateStep, target: TargetFacts) -> tuple[TemplateLaunch, ...]:
-    """The launches of a step, in their order.
+def template_launches(step: TemplateStep, target: TargetFacts) -> _Launches:
+    """The launches of a step, in their order; `launches_of` says how many there are.
 
     Raises:
         InternalError: the step has not what its template needs.
     """
-    op = str(step.node.attr("op"))
-    if op == FLASH_GRADIENTS:
-        return _flash_gradients(step)
-    return (TemplateLaunch(*_TEMPLATES[op](step, target)),)
+    return _TEMPLATES[str(step.node.attr("op"))](step, target)
 
 
-def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Made:
+def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Launches:
     facts, scale = target.split_attention, step.node.attr("scale")
     if facts is None or not isinstance(scale, float):
         raise _incomplete(step)
     form = (step.node.types[0].shape[2].as_int(), scale)
     made = attention_parts(step.views, step.dtypes, form, step.bounds, facts)
-    return made.kernel, made.sizes
+    return (TemplateLaunch(made.kernel, made.sizes),)
 
 
-def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Made:
+def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Launches:
     scale = step.node.attr("scale")
     if not isinstance(scale, float):
         raise _incomplete(step)
     is_causal = step.node.attr("is_causal") is True
     has_sums = len(step.node.results) > 1
-    return flash_attention(
+    made = flash_attention(
         step.views, step.dtypes[0], scale, is_causal=is_causal, has_sums=has_sums
     )
+    return (TemplateLaunch(*made),)
 
 
-def _flash_gradients(step: TemplateStep) -> tuple[TemplateLaunch, ...]:
+def _flash_gradients(step: TemplateStep, _target: TargetFacts) -> _Launches:
     scale = step.node.attr("scale")
     if not isinstance(scale, float):
         raise _incomplete(step)
@@ -112,7 +110,7 @@ def _flash_gradients(step: TemplateStep) -> tuple[TemplateLaunch, ...]:
     )
 
 
-def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
+def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Launches:
     (result,) = step.node.types
     centre = step.node.attr("centre")
     if not isinstance(centre, float):
@@ -121,10 +119,10 @@ def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Made:
     named = dict(zip(names, step.views, strict=False))
     types = dict(zip(names, step.dtypes, strict=False)) | {"out": result.dtype}
     made = nibble_product(named, types, result.shape[1], centre)
-    return made.kernel, made.sizes
+    return (TemplateLaunch(made.kernel, made.sizes),)
 
 
-def _depthwise(step: TemplateStep, target: TargetFacts) -> _Made:
+def _depthwise(step: TemplateStep, target: TargetFacts) -> _Launches:
     (result,) = step.node.types
     facts = target.depthwise_template
     if facts is None:
@@ -138,16 +136,16 @@ def _depthwise(step: TemplateStep, target: TargetFacts) -> _Made:
         facts.filling_programs,
         is_backwards=step.node.attr("op") == DEPTHWISE_IMAGE,
     )
-    return made.kernel, made.sizes
+    return (TemplateLaunch(made.kernel, made.sizes),)
 
 
-def _depthwise_weight(step: TemplateStep, _target: TargetFacts) -> _Made:
+def _depthwise_weight(step: TemplateStep, _target: TargetFacts) -> _Launches:
     (result,) = step.node.types
     programs, *sides, _ = result.shape
     named = dict(zip(("gradient", "image"), step.views, strict=True))
     window = _window(step, sides)
     made = weight_gradient(named, step.dtypes[0], programs.as_int(), window)
-    return made.kernel, made.sizes
+    return (TemplateLaunch(made.kernel, made.sizes),)
 
 
 def _window(step: TemplateStep, sides: Sequence[Expr]) -> Window:
@@ -162,9 +160,10 @@ def _incomplete(step: TemplateStep) -> InternalError:
     return InternalError(f"template {step.node.attr('op')} has not what its kernel needs")
 
 
-_TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Made]] = {
+_TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Launches]] = {
     ATTENTION_PARTS: _attention_parts,
     FLASH_ATTENTION: _flash_attention,
+    FLASH_GRADIENTS: _flash_gradients,
     NIBBLE_PRODUCT: _nibble_product,
     DEPTHWISE: _depthwise,
     DEPTHWISE_IMAGE: _depthwise,

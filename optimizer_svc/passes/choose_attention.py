@@ -52,8 +52,9 @@ _LIKELY_SEQUENCES = 8
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     """The attention of a graph that kernels compute, with what decided about each kind."""
     nodes = [n for n in graph.nodes if n.op == "extern" and n.attr("op") in ATTENTION]
-    if (target.split_attention or target.flash_attention) is not None:
-        return _choose_templates(graph, nodes, target)
+    backward = [n for n in graph.nodes if n.attr("op") == ATTENTION_BACKWARD]
+    if (nodes or backward) and (target.split_attention or target.flash_attention) is not None:
+        return _choose_templates(graph, nodes, backward, target)
     if not nodes or target.attention is None:
         return ContractionChoice()
     facts = graph_facts(graph)
@@ -82,8 +83,13 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     )
 
 
-def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> ContractionChoice:
-    """The attention that template kernels compute: of one query by parts, of several whole."""
+def _choose_templates(
+    graph: Graph, nodes: list[Node], backward: list[Node], target: TargetFacts
+) -> ContractionChoice:
+    """The attention that template kernels compute: of one query by parts, of several whole.
+
+    `backward` are the nodes of gradients.
+    """
     facts = graph_facts(graph)
     read = _read(facts)
     parts: dict[int, int] = {}
@@ -106,15 +112,14 @@ def _choose_templates(graph: Graph, nodes: list[Node], target: TargetFacts) -> C
                 parts |= {node.results[0]: count} if count else {}
                 whole |= set() if count else {node.results[0]}
         notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
-    for node in graph.nodes:
-        if node.op == "extern" and node.attr("op") == ATTENTION_BACKWARD:
-            spend(8)
-            verdict = _gradients_refused(facts, node, target.flash_attention, read)
-            if verdict is None:
-                whole.add(node.results[0])
-                by_heads |= _by_heads(facts, node, target.flash_attention)
-            reason = "" if verdict is None else f"the framework: {verdict.reason}"
-            notes[f"of gradients by {reason or 'kernels'}"] += 1
+    for node in backward:
+        spend(8)
+        verdict = _gradients_refused(facts, node, target.flash_attention, read)
+        if verdict is None:
+            whole.add(node.results[0])
+            by_heads |= _by_heads(facts, node, target.flash_attention)
+        by = "kernels" if verdict is None else f"the framework: {verdict.reason}"
+        notes[f"of gradients by {by}"] += 1
     chosen = frozenset((*parts, *whole))
     return ContractionChoice(
         chosen,

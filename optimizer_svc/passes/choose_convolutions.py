@@ -12,6 +12,7 @@ Where the library has no fast code for 16 bits, it computes the others, and grad
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, TensorType
@@ -21,7 +22,7 @@ from kernelfarm.targets import ConvolutionFacts, TargetFacts
 from optimizer_svc.analysis.depthwise import CONVOLUTION, is_depthwise
 from optimizer_svc.analysis.extents import is_empty, is_single
 from optimizer_svc.analysis.following_points import are_points_next
-from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands
+from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
@@ -50,12 +51,13 @@ def choose_convolutions(
     refused: Counter[str] = Counter()
     wide_results: set[int] = set()
     rows: dict[int, int] = {}
+    returned = frozenset(outputs_read(graph))
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     for node in nodes:
         spend(8)
         verdict = _verdict(facts, node, target.convolutions)
         if verdict is None and target.has_matrix_units:
-            verdict = _product_refused(facts, node, target.convolutions, choice)
+            verdict = _product_refused(facts, node, target.convolutions, choice, returned)
         has_depthwise = (target.depthwise or target.depthwise_template) is not None
         is_reported_later = has_depthwise and is_depthwise(facts, node)
         if verdict is None:
@@ -123,7 +125,11 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
 
 
 def _product_refused(
-    facts: GraphFacts, node: Node, known: ConvolutionFacts, choice: ProductChoice
+    facts: GraphFacts,
+    node: Node,
+    known: ConvolutionFacts,
+    choice: ProductChoice,
+    returned: Collection[int],
 ) -> Refused | None:
     """Why a GPU's kernels do not compute a convolution of one pixel; None if they do."""
     image, result = facts.types[operands(node)[0]], node.types[0]
@@ -137,7 +143,7 @@ def _product_refused(
     is_asked_for = choice is ProductChoice.OWN
     if pixels < known.least_pixels and not is_asked_for:
         return Refused(f"of one pixel, for fewer than {known.least_pixels} pixels")
-    if not is_asked_for and not are_points_next(facts, node.results[0]):
+    if not is_asked_for and not are_points_next(facts, node.results[0], returned):
         return Refused("of one pixel with nothing to compute behind them")
     return None
 

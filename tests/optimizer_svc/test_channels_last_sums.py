@@ -12,7 +12,8 @@ from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
-from optimizer_svc.pipeline import OptimizeResult, optimize
+from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
+from optimizer_svc.pipeline import PASSES, OptimizeResult, given_facts, optimize
 from tests.support.template_kernels import as_array
 from tests.support.traced_graphs import traced_one
 
@@ -64,6 +65,17 @@ def test_statistics_of_channels_are_read_in_the_order_of_memory() -> None:
     assert "1 programs would take" in text
     assert "sum and welford_m2 in one pass: columns of" in text
     assert ": rows that cost" not in text
+
+
+def test_no_dead_node_is_left_behind_a_split() -> None:
+    captured = traced_one(normed, image(32, 64, 56, 56))
+    facts = given_facts(decompose_to_prims(captured.graph).graph, TARGET)
+    for step in PASSES:
+        if step.name == "choose-materialized":
+            break
+        facts[step.gives] = step.run(*(facts[name] for name in step.needs))
+    assert facts["splits"].by_value
+    assert eliminate_dead_nodes(facts["graph"]) is facts["graph"]
 
 
 def test_an_axis_without_a_rest_is_split() -> None:
