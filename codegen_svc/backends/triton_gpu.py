@@ -363,8 +363,9 @@ def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...
     for own, copied in zip(attempt.source.maps, stated, strict=True):
         number = numbers[own.param]
         dtype = kernel.params[number].dtype
-        strides = (own.stride * dtype.itemsize_bytes,)
-        made.append(tensor_map((number, dtype, 0), own.shape, strides, copied))
+        strides = tuple(stride * dtype.itemsize_bytes for stride in own.strides)
+        found = tensor_map((number, dtype, 0), own.shape, strides, copied)
+        made.append(replace(found, steps=own.steps) if max(own.steps, default=1) > 1 else found)
     return tuple(made)
 
 

@@ -67,9 +67,10 @@ class TensorMapFacts:
 
     `buffer` is the buffer's number among the kernel's. Axes are outermost first; the innermost one,
     whose elements are neighbours, has no stride. The matrix begins `offset_bytes` behind the
-    buffer's address. Numbers that vary are expressions over the kernel's size symbols.
+    buffer's address. A box has each of `steps` elements along an axis, all if there are none.
+    Numbers that vary are expressions over the kernel's size symbols.
 
-    Units: `extents` and `box` in elements.
+    Units: `extents` and `box` in elements that are copied, `steps` in elements of the matrix.
     """
 
     buffer: int
@@ -79,13 +80,21 @@ class TensorMapFacts:
     box: tuple[int, ...]
     swizzle_bytes: int
     offset_bytes: Number = 0
+    steps: tuple[int, ...] = ()
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the binary's arguments for the map: it, its extents and its strides."""
         rank = len(self.extents)
-        # Its own word, which clients that know no offsets refuse.
+        # Words of their own, which clients that know no offsets or steps refuse.
         word = OFFSET_TENSOR_MAP if self.offset_bytes else TENSOR_MAP
+        word = STEPPED_TENSOR_MAP if self.steps else word
         return (word, *(MAP_EXTENT,) * rank, *(MAP_STRIDE,) * rank)
+
+    def spans(self) -> tuple[int, ...]:
+        """The elements of the matrix from which a box is copied, along each axis."""
+        if not self.steps:
+            return self.box
+        return tuple(side * step for side, step in zip(self.box, self.steps, strict=True))
 
     def varies(self) -> bool:
         """True if extents, strides or the offset follow from sizes of a launch."""
@@ -152,7 +161,8 @@ class LaunchFacts:
 
 
 TENSOR_MAP, MAP_EXTENT, MAP_STRIDE = "tensor_map", "map_extent", "map_stride"
-OFFSET_TENSOR_MAP = "offset_tensor_map"
+OFFSET_TENSOR_MAP, STEPPED_TENSOR_MAP = "offset_tensor_map", "stepped_tensor_map"
+MAPS = frozenset((TENSOR_MAP, OFFSET_TENSOR_MAP, STEPPED_TENSOR_MAP))
 SCRATCH_BYTES = "scratch_bytes_per_program"
 """The extra launch fact of a user's kernel that needs memory: its last buffer has so many bytes for
 each program of the grid."""

@@ -19,13 +19,10 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
-from kernelfarm.ir.contractions import ALL_FACTORS
 from kernelfarm.ir.loop_ir import (
     Axis,
     Compute,
-    IndexValue,
     Kernel,
-    Literal,
     Load,
     Reduce,
     Scan,
@@ -34,11 +31,10 @@ from kernelfarm.ir.loop_ir import (
     StoreMode,
     scattering_stores,
 )
+from kernelfarm.ir.masked_loads import MaskedLoad, masked_load
 
 _MOST_REDUCTIONS = 2
 _LEAST_OUTER = 2
-_COMPARISONS = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
-"""By operation: the sign of the difference of its operands, and what that exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +96,6 @@ class WindowSums:
         return 1 if self.across is None else self.across.extent.constant
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A factor as it is in the kernel: its load, and what must be at least 0."""
-
-    load: Load
-    positions: tuple[Expr, ...]
-
-
 def find_window_sums(kernel: Kernel) -> WindowSums | None:
     """The weighted sums of windows that a kernel computes; None if it is no such kernel."""
     if not _are_plain_sums(kernel) or len(kernel.outer) < _LEAST_OUTER:
@@ -148,7 +136,7 @@ def sums_windows(kernel: Kernel) -> bool:
     )
 
 
-def _are_along(kernel: Kernel, channels: Axis, pair: tuple[_Found, _Found]) -> bool:
+def _are_along(kernel: Kernel, channels: Axis, pair: tuple[MaskedLoad, MaskedLoad]) -> bool:
     """True if channels are adjacent in both factors, and one has other outer axes, too."""
     steps = [each.load.index.coefficient_of(channels.name) for each in pair]
     others = {axis.name for axis in kernel.outer if axis is not channels}
@@ -168,7 +156,7 @@ def _are_plain_sums(kernel: Kernel) -> bool:
     return all(s.mode is StoreMode.SET and inside.isdisjoint(s.index.symbols) for s in stores)
 
 
-def _factors(kernel: Kernel, number: int) -> tuple[_Found, _Found] | None:
+def _factors(kernel: Kernel, number: int) -> tuple[MaskedLoad, MaskedLoad] | None:
     """The image and the weight of a sum; None if it is no sum of their products."""
     pair = _pair(kernel, number)
     if pair is None:
@@ -180,81 +168,18 @@ def _factors(kernel: Kernel, number: int) -> tuple[_Found, _Found] | None:
     return (pair[1], pair[0]) if are_images == [False, True] else None
 
 
-def _pair(kernel: Kernel, number: int) -> tuple[_Found, _Found] | None:
+def _pair(kernel: Kernel, number: int) -> tuple[MaskedLoad, MaskedLoad] | None:
     """The factors of a sum of products of two elements of memory; None if it is none."""
     summed = kernel.body[number]
     assert isinstance(summed, Reduce)  # the caller has asked
     product = kernel.body[summed.operand]
     if not isinstance(product, Compute) or product.op != "mul":
         return None
-    first, second = (_factor(kernel, operand) for operand in product.operands)
+    first, second = (masked_load(kernel, operand) for operand in product.operands)
     return None if first is None or second is None else (first, second)
 
 
-def _factor(kernel: Kernel, number: int) -> _Found | None:
-    """An element of memory, or 0 where conditions do not hold; perhaps converted to f32."""
-    positions: list[Expr] = []
-    while True:
-        statement = kernel.body[number]
-        match statement:
-            case Compute(op="convert", operands=(operand,), dtype=DType.F32):
-                number = operand
-            case Compute(op="where", operands=(condition, chosen, other)):
-                known = _positions(kernel, condition)
-                if known is None or not _is_zero(kernel, other):
-                    return None
-                positions += known
-                number = chosen
-            case Load():
-                return _loaded(kernel, statement, positions)
-            case _:
-                return None
-
-
-def _loaded(kernel: Kernel, load: Load, positions: list[Expr]) -> _Found | None:
-    if kernel.param(load.param).dtype not in ALL_FACTORS:
-        return None
-    if load.mask is None:
-        return _Found(load, tuple(dict.fromkeys(positions)))
-    known = _positions(kernel, load.mask)
-    if known is None or load.other is None or not _is_zero(kernel, load.other):
-        return None
-    return _Found(load, tuple(dict.fromkeys((*positions, *known))))
-
-
-def _is_zero(kernel: Kernel, number: int) -> bool:
-    statement = kernel.body[number]
-    if isinstance(statement, Compute) and statement.op == "convert":
-        return _is_zero(kernel, statement.operands[0])
-    return isinstance(statement, Literal) and statement.value == 0
-
-
-def _positions(kernel: Kernel, number: int) -> list[Expr] | None:
-    """What must be at least 0 for a condition to hold; None if it is no such condition."""
-    statement = kernel.body[number]
-    if not isinstance(statement, Compute) or len(statement.operands) != 2:
-        return None
-    if statement.op == "logical_and":
-        sides = [_positions(kernel, operand) for operand in statement.operands]
-        return None if None in sides else [each for side in sides if side for each in side]
-    left, right = (_integer(kernel, operand) for operand in statement.operands)
-    if left is None or right is None or statement.op not in _COMPARISONS:
-        return None
-    sign, more = _COMPARISONS[statement.op]
-    return [(left - right) * sign - more]
-
-
-def _integer(kernel: Kernel, number: int) -> Expr | None:
-    """An index or a constant as an expression."""
-    match kernel.body[number]:
-        case IndexValue(expr=expr):
-            return expr
-        case Literal(value=int() as value):
-            return as_expr(value)
-    return None
-
-
-def _axes(kernel: Kernel, image: _Found) -> tuple[Axis, Axis | None, Axis | None] | None:
+def _axes(kernel: Kernel, image: MaskedLoad) -> tuple[Axis, Axis | None, Axis | None] | None:
     """The axis of pixels, and those of a window's columns and rows."""
     steps = {axis.name: _step(image.load, axis) for axis in (*kernel.outer, *kernel.reduction)}
     outer = [axis for axis in kernel.outer[:-1] if steps[axis.name]]
@@ -286,7 +211,7 @@ def _step(load: Load, axis: Axis) -> int | None:
 def _sum(
     kernel: Kernel,
     number: int,
-    factors: tuple[_Found, _Found],
+    factors: tuple[MaskedLoad, MaskedLoad],
     axes: tuple[Axis, Axis | None, Axis | None],
 ) -> WindowSum | None:
     pixels, across, down = axes

@@ -237,7 +237,9 @@ class ConvolutionFacts:
     those of one image that is one pixel itself: products of one row, which memory limits. Those of
     `widened` types, and their gradients, take the library less time in f32, conversions included.
     On a GPU, all images have at least `least_pixels` pixels together, and something is computed
-    behind the convolution.
+    behind the convolution. A GPU's kernels also compute convolutions by windows of `windows` types,
+    of images with up to four channels, and of others if all channels are multiples of
+    `window_channels`.
     """
 
     one_pixel: tuple[str, ...]
@@ -246,6 +248,8 @@ class ConvolutionFacts:
     packed_multiplies: int = 1
     widened: tuple[str, ...] = ()
     least_pixels: int = 1
+    windows: tuple[str, ...] = ()
+    window_channels: int = 1
 
 
 @dataclass(frozen=True, slots=True)

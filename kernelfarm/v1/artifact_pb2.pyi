@@ -314,8 +314,9 @@ class LaunchFacts(_message.Message):
         """The arguments of the binary in order, one word each; empty if it takes none. `buffer`: the
         next buffer's address. `size`: the next size, int64. `scratch`: a null pointer. `threads`: the
         number of threads. `tensor_map`: the next of `tensor_maps`, 128 bytes at a multiple of 64;
-        `map_extent` and `map_stride` behind it: its extents (int32), then its strides in elements
-        (int64), the innermost last.
+        `offset_tensor_map` and `stepped_tensor_map` if it has an offset or steps, so that clients that
+        know none refuse it. `map_extent` and `map_stride` behind it: its extents (int32), then its
+        strides in elements (int64), the innermost last.
         """
 
     @_builtins.property
@@ -371,6 +372,7 @@ class TensorMap(_message.Message):
     VARYING_EXTENTS_FIELD_NUMBER: _builtins.int
     VARYING_STRIDES_BYTES_FIELD_NUMBER: _builtins.int
     VARYING_OFFSET_BYTES_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     buffer: _builtins.int
     """The buffer's number among the arguments that are buffers."""
     dtype: _graph_pb2.Dtype.ValueType
@@ -405,6 +407,10 @@ class TensorMap(_message.Message):
     def varying_offset_bytes(self) -> _graph_pb2.Expr:
         """Like `offset_bytes`."""
 
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """A box has each of so many elements along an axis, 1 to 8; none: all of them."""
+
     def __init__(
         self,
         *,
@@ -418,10 +424,11 @@ class TensorMap(_message.Message):
         varying_extents: _abc.Iterable[_graph_pb2.Expr] | None = ...,
         varying_strides_bytes: _abc.Iterable[_graph_pb2.Expr] | None = ...,
         varying_offset_bytes: _graph_pb2.Expr | None = ...,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["varying_offset_bytes", b"varying_offset_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "offset_bytes", b"offset_bytes", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes", "varying_extents", b"varying_extents", "varying_offset_bytes", b"varying_offset_bytes", "varying_strides_bytes", b"varying_strides_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["box", b"box", "buffer", b"buffer", "dtype", b"dtype", "extents", b"extents", "offset_bytes", b"offset_bytes", "steps", b"steps", "strides_bytes", b"strides_bytes", "swizzle_bytes", b"swizzle_bytes", "varying_extents", b"varying_extents", "varying_offset_bytes", b"varying_offset_bytes", "varying_strides_bytes", b"varying_strides_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

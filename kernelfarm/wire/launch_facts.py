@@ -9,8 +9,7 @@ from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.artifact import (
     MAP_EXTENT,
     MAP_STRIDE,
-    OFFSET_TENSOR_MAP,
-    TENSOR_MAP,
+    MAPS,
     GuardAtom,
     GuardOp,
     GuardSubject,
@@ -35,9 +34,10 @@ _OPS = {
 _OPS_BACK: dict[int, GuardOp] = {number: op for op, number in _OPS.items()}
 # The grammar's other subjects are for guards of cache entries; a launch does not know them.
 _LAUNCH_SUBJECTS = frozenset(subject.value for subject in GuardSubject)
-_MAP_WORDS = frozenset((TENSOR_MAP, OFFSET_TENSOR_MAP, MAP_EXTENT, MAP_STRIDE))
+_MAP_WORDS = MAPS | {MAP_EXTENT, MAP_STRIDE}
 # CUDA Driver API, cuTensorMapEncodeTiled.
 _MAX_RANK, _MAX_BOX, _SWIZZLES = 5, 256, (0, 32, 64, 128)
+_MAX_STEP = 8
 
 
 def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
@@ -65,6 +65,7 @@ def _map_to_proto(made: TensorMapFacts) -> pb.TensorMap:
         dtype=dtype_to_proto(made.dtype),
         box=made.box,
         swizzle_bytes=made.swizzle_bytes,
+        steps=made.steps,
     )
     if not made.varies():
         bound = made.at({})
@@ -93,16 +94,18 @@ def _map_from_proto(index: int, message: pb.TensorMap, buffers: int) -> TensorMa
         strides = _numbers(message.varying_strides_bytes, where)
         (offset,) = _numbers([message.varying_offset_bytes], where)
     dtype, box = dtype_from_proto(message.dtype, where), tuple(message.box)
-    swizzle = message.swizzle_bytes
-    made = TensorMapFacts(message.buffer, dtype, extents, strides, box, swizzle, offset)
+    swizzle, steps = message.swizzle_bytes, tuple(message.steps)
+    made = TensorMapFacts(message.buffer, dtype, extents, strides, box, swizzle, offset, steps)
     rank = len(extents)
-    has_ranks = (len(strides), len(box)) == (rank - 1, rank)
-    has_box = all(0 < side <= _MAX_BOX for side in box) and swizzle in _SWIZZLES
+    has_ranks = (len(strides), len(box)) == (rank - 1, rank) and len(steps) in (0, rank)
+    has_steps = has_ranks and all(0 < step <= _MAX_STEP for step in steps)
+    has_box = has_steps and all(0 < span <= _MAX_BOX for span in (*box, *made.spans()))
+    has_box = has_box and swizzle in _SWIZZLES
     if made.buffer >= buffers or not 0 < rank <= _MAX_RANK or not has_ranks or not has_box:
         raise MalformedMessageError(
             f"{where}: {made}; expected a buffer below {buffers}, 1 to {_MAX_RANK} extents, a"
-            f" stride less, a box of 1 to {_MAX_BOX} along each axis, and a swizzle of one of"
-            f" {_SWIZZLES}"
+            f" stride less, a box of 1 to {_MAX_BOX} elements along each axis by steps of 1 to"
+            f" {_MAX_STEP}, if there are steps, and a swizzle of one of {_SWIZZLES}"
         )
     if not made.varies():
         made.at({})

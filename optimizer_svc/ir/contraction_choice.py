@@ -38,8 +38,10 @@ class ContractionChoice:
     memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
     depthwise convolution that prims compute, by its result: a value (down, across, channels).
-    `rows` has the matrix of a convolution of one pixel that a GPU computes, by its result: a value
-    (pixels, channels) whose rows memory holds.
+    `rows` has the image of a convolution that a GPU computes, by its result: a value (pixels,
+    channels), or (images, down, across, channels), whose rows memory holds. Convolutions by windows
+    have `weights`, too: values (results, down, across, channels). The pixels of the first
+    `split_taps` axes of their windows are slices of the sum.
     """
 
     results: frozenset[int] = frozenset()
@@ -55,3 +57,4 @@ class ContractionChoice:
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
+    split_taps: Mapping[int, int] = field(default_factory=dict)

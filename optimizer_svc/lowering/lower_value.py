@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import copysign
 
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
@@ -210,20 +211,30 @@ class ValueLowering:
         if is_empty(shape):
             return filler
         inner, condition = scope, None
+        is_zero = not number and copysign(1, number) > 0
         for part, before, extent in zip(index, low, shape, strict=True):
             inner = self._within(part, before, before + extent, inner)
-            here = self._within(
-                part, before, before + extent, EvaluationScope(None, scope.bounds)
-            ).mask
-            condition = condition if here is None else self.body.logical_and(condition, here)
             inner = EvaluationScope(
                 inner.mask, narrowed(inner.bounds, part, before, before + extent)
             )
+            if not is_zero:
+                condition = self._also_within(condition, part, before, before + extent, scope)
         shifted = tuple(part - before for part, before in zip(index, low, strict=True))
         found = self.value(operand, shifted, inner)
+        # A read whose condition does not hold gives 0.
+        if is_zero and not self.body.is_read_if(found, inner.mask):
+            for part, before, extent in zip(index, low, shape, strict=True):
+                condition = self._also_within(condition, part, before, before + extent, scope)
         if condition is None:
             return found
         return self.body.arithmetic("where", (condition, found, filler), dtype)
+
+    def _also_within(
+        self, condition: int | None, part: Expr, start: Expr, limit: Expr, scope: EvaluationScope
+    ) -> int | None:
+        """A condition, and that a part of an index is within limits; None if both always hold."""
+        here = self._within(part, start, limit, EvaluationScope(None, scope.bounds)).mask
+        return condition if here is None else self.body.logical_and(condition, here)
 
     def _take(self, node: Node, index: Index, scope: EvaluationScope) -> int:
         table, picks = operands(node)

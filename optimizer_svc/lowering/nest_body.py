@@ -8,7 +8,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr, as_expr, maximum, minimum
 from kernelfarm.ir.loop_ir import Compute, IndexValue, Indirect, Literal
 from kernelfarm.ir.work_budget import spend
-from optimizer_svc.ir.nest import NestStatement
+from optimizer_svc.ir.nest import NestStatement, Read
 from optimizer_svc.lowering.literals import converted
 
 _INDEX_ARITHMETIC: dict[str, Callable[[Expr, Expr], Expr]] = {
@@ -130,6 +130,11 @@ class NestBody:
         if wide == operands and dtype.compute_dtype is dtype:
             return self.compute(op, operands, dtype)
         return self.convert(self.compute(op, wide, dtype.compute_dtype), dtype)
+
+    def is_read_if(self, number: int, mask: int | None) -> bool:
+        """True if a value is an element of memory that is read if a condition holds, else 0."""
+        statement = self.statements[number]
+        return mask is not None and isinstance(statement, Read) and statement.mask == mask
 
     def logical_and(self, left: int | None, right: int) -> int:
         """The conjunction of two conditions; a missing one holds."""

@@ -23,6 +23,12 @@ from optimizer_svc.analysis.depthwise import CONVOLUTION, is_depthwise
 from optimizer_svc.analysis.extents import is_empty, is_single
 from optimizer_svc.analysis.following_points import are_points_next
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.moved_windows import (
+    few_channels,
+    moved_window,
+    split_taps,
+    window_refused,
+)
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
@@ -51,21 +57,31 @@ def choose_convolutions(
     refused: Counter[str] = Counter()
     wide_results: set[int] = set()
     rows: dict[int, int] = {}
+    weights: dict[int, int] = {}
+    splits: dict[int, int] = {}
     returned = frozenset(outputs_read(graph))
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     for node in nodes:
         spend(8)
         verdict = _verdict(facts, node, target.convolutions)
-        if verdict is None and target.has_matrix_units:
+        is_moved = False
+        if target.has_matrix_units and verdict is None:
             verdict = _product_refused(facts, node, target.convolutions, choice, returned)
+        elif target.has_matrix_units and _has_window(facts, node, target.convolutions):
+            verdict = _moved_refused(facts, node, target.convolutions, choice, returned)
+            is_moved = verdict is None
         has_depthwise = (target.depthwise or target.depthwise_template) is not None
         is_reported_later = has_depthwise and is_depthwise(facts, node)
         if verdict is None:
             image, weight = operands(node)[:2]
             images[node.results[0]] = image
-            factors.add(weight)
+            if is_moved:
+                splits[node.results[0]] = _split_taps(facts, node, target)
+                weights[node.results[0]] = fresh + len(rows) + len(weights)
+            else:
+                factors.add(weight)
             if target.has_matrix_units:
-                rows[node.results[0]] = fresh + len(rows)
+                rows[node.results[0]] = fresh + len(rows) + len(weights)
             else:
                 factors.add(image)
         elif _is_widened(facts, node, target.convolutions):
@@ -73,7 +89,8 @@ def choose_convolutions(
             wide_results.update(node.results)
         elif node.attr("op") == CONVOLUTION and not is_reported_later:
             refused[verdict.reason] += 1
-    notes = [f"convolutions: {len(images)} of one pixel by kernels"] if images else []
+    counts = {"of one pixel": len(images) - len(weights), "by a window": len(weights)}
+    notes = [f"convolutions: {count} {kind} by kernels" for kind, count in counts.items() if count]
     notes += [
         f"convolutions: {count} of {dtype} by the framework in f32, which takes it less time"
         for dtype, count in widened.items()
@@ -87,6 +104,8 @@ def choose_convolutions(
         tuple(notes),
         widened=frozenset(wide_results),
         rows=rows,
+        weights=weights,
+        split_taps=splits,
     )
 
 
@@ -133,19 +152,60 @@ def _product_refused(
 ) -> Refused | None:
     """Why a GPU's kernels do not compute a convolution of one pixel; None if they do."""
     image, result = facts.types[operands(node)[0]], node.types[0]
-    if choice is ProductChoice.LIBRARY:
-        return Refused("of one pixel, because the request asks for the library")
     if not all(extent.is_constant for extent in (*image.shape, *result.shape)):
         return Refused("of one pixel, of varying sizes")
     if any(extent.constant % _EVEN_CHANNELS for extent in (image.shape[1], result.shape[1])):
         return Refused(f"of one pixel, whose channels are no multiples of {_EVEN_CHANNELS}")
     pixels = product_of([image.shape[0], *image.shape[2:]]).constant
-    is_asked_for = choice is ProductChoice.OWN
-    if pixels < known.least_pixels and not is_asked_for:
+    if pixels < known.least_pixels and choice is ProductChoice.AUTO:
         return Refused(f"of one pixel, for fewer than {known.least_pixels} pixels")
-    if not is_asked_for and not are_points_next(facts, node.results[0], returned):
-        return Refused("of one pixel with nothing to compute behind them")
+    return _choice_refused(facts, node, choice, returned, "of one pixel")
+
+
+def _choice_refused(
+    facts: GraphFacts, node: Node, choice: ProductChoice, returned: Collection[int], kind: str
+) -> Refused | None:
+    """Why the request, or what follows a convolution, leaves it to the library."""
+    if choice is ProductChoice.LIBRARY:
+        return Refused(f"{kind}, because the request asks for the library")
+    if choice is ProductChoice.AUTO and not are_points_next(facts, node.results[0], returned):
+        return Refused(f"{kind} with nothing to compute behind them")
     return None
+
+
+def _has_window(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> bool:
+    """True for a convolution by a window that moves over more than each pixel."""
+    window, kinds = node.attr("window"), [facts.types[value] for value in operands(node)]
+    if not known.windows or node.attr("op") != CONVOLUTION or not isinstance(window, tuple):
+        return False
+    return _is_convolution(kinds, node.types) and _window_refused(window, kinds[1]) is not None
+
+
+def _split_taps(facts: GraphFacts, node: Node, target: TargetFacts) -> int:
+    """The axes of a chosen convolution's window whose pixels are slices of the sum."""
+    image, weight = (facts.types[value] for value in operands(node)[:2])
+    window = moved_window(node, weight)
+    if isinstance(window, Refused) or target.gpu is None:
+        return 0
+    if few_channels(window, image, node.types[0]) is not None:
+        return 0
+    return split_taps(window, weight, node.types[0], target.gpu)
+
+
+def _moved_refused(
+    facts: GraphFacts,
+    node: Node,
+    known: ConvolutionFacts,
+    choice: ProductChoice,
+    returned: Collection[int],
+) -> Refused | None:
+    """Why a GPU's kernels do not compute a convolution by a window; None if they do."""
+    kinds = [facts.types[value] for value in operands(node)]
+    window = moved_window(node, kinds[1])
+    if isinstance(window, Refused):
+        return window
+    refused = window_refused(window, (kinds[0], kinds[1], node.types[0]), known)
+    return refused or _choice_refused(facts, node, choice, returned, "by a window")
 
 
 def _window_refused(window: tuple[Arg, ...], weight: TensorType) -> Refused | None:

@@ -55,7 +55,7 @@ def choose_layouts(graph: Graph, convolutions: ContractionChoice, target: Target
     images = images_of(facts, frames, operators)
     chooser = _Chooser(facts, images, operators, target.channels_last)
     for result in convolutions.rows.keys() & computed.keys():
-        chooser.add_rows(result, computed[result])
+        chooser.add_rows(result, computed[result], convolutions.rows[result])
     return chooser.chosen(computed)
 
 
@@ -103,8 +103,14 @@ class _Chooser:
             self._add_output(value, strides)
         return self._layouts(self._costs.cheapest())
 
-    def add_rows(self, result: int, image: int) -> None:
-        """Adds what channels first cost a kernel that multiplies pixels: copies of both images."""
+    def add_rows(self, result: int, image: int, rows: int) -> None:
+        """Adds what channels first cost a kernel that multiplies pixels: copies of both images.
+
+        If `rows` is no view of the image, but made for the kernel, its channels are last.
+        """
+        if rows in self._images.free:
+            self._costs.add_node(rows)
+            self._costs.add(rows, label=False, cost=FOREVER)
         for value in (image, result):
             found = self._images.memory(value)
             if found.free is not None:

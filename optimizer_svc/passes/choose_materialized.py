@@ -63,9 +63,10 @@ def choose_materialized(
     for choice in contractions:
         _materialize_spread(facts, storages, choice)
     views = _operand_views(facts, storages)
-    for rows in sorted(value for choice in contractions for value in choice.rows.values()):
-        if rows in facts.types:
-            _operand_view(facts, storages, rows, takes_any=False)
+    for choice in contractions:
+        for rows in sorted((*choice.rows.values(), *choice.weights.values())):
+            if rows in facts.types:
+                _operand_view(facts, storages, rows, takes_any=False)
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
     row_cats = _materialize_rows(facts, storages, products)

@@ -17,10 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import product_of
+from kernelfarm.ir.algebra.expr import ONE, ZERO, as_expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, Ref
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.moved_windows import MovedWindow, few_channels, moved_window
+from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
 from optimizer_svc.ir.prims_writer import PrimsWriter
@@ -56,6 +58,13 @@ def _widen(writer: PrimsWriter, node: Node) -> None:
         writer.finish(own, "convert", found, dtype=tensor.dtype)
 
 
+_LAST = (0, 2, 3, 1)
+"""The axes of an image, or of a weight, with the channels last."""
+
+
+_WINDOW_AXES = 2
+
+
 class _Writer(ContractionWriter):
     """A computed convolution ends in a node with the old result."""
 
@@ -65,6 +74,9 @@ class _Writer(ContractionWriter):
         Shapes: n: images, k: channels of the result, c: channels, h: height, w: width
         """
         spend(16)
+        if node.results[0] in self.choice.weights:
+            self._move_window(node)
+            return
         if node.results[0] in self.choice.rows:
             self._multiply(node, self.choice.rows[node.results[0]])
             return
@@ -92,6 +104,125 @@ class _Writer(ContractionWriter):
                 return
             found = self.add(node, "add", found, spread)
         self.finish(node, "convert", found, dtype=node.types[0].dtype)
+
+    def _move_window(self, node: Node) -> None:
+        """Appends a convolution as a product of the pixels of its windows by its weight.
+
+        Shapes: n: images, h, w: pixels of the result, k: its channels, r, s: pixels of a window, c:
+        channels; terms: (n, h, w, k, r, s, c)
+        """
+        image, weight, *biases = operands(node)
+        window = moved_window(node, self.types[weight])
+        assert not isinstance(window, Refused)  # it was chosen
+        around = self._around(node, window)
+        ordered = self.choice.weights[node.results[0]]
+        results, *sides, channels = self.types[ordered].shape
+        images, pixels = self.types[image].shape[0], self.types[node.results[0]].shape[2:]
+        moved = self.add(
+            node,
+            "window",
+            around,
+            dims=(1, 2),
+            sizes=tuple(sides),
+            strides=tuple(as_expr(stride) for stride in window.strides),
+            dilations=(ONE, ONE),
+        )
+        split = self.choice.split_taps.get(node.results[0], 0)
+        rest = _WINDOW_AXES - split
+        shape = (*sides[:split], images, *pixels, results, *sides[split:], channels)
+        axes = (*range(split + 3), *range(split + 4, len(shape)))
+        left = self.add(node, "permute", moved, dims=(*(4, 5)[:split], 0, 1, 2, *(4, 5)[split:], 3))
+        right = self.add(node, "permute", ordered, dims=(*(1, 2)[:split], 0, *(1, 2)[split:], 3))
+        terms = (
+            self.add(node, "broadcast_in_dim", self.wide(node, value), shape=shape, dims=dims)
+            for value, dims in ((left, axes), (right, (*range(split), *range(split + 3, 7))))
+        )
+        summed = tuple(range(len(shape) - rest - 1, len(shape)))
+        found = self.add(node, "sum", self.add(node, "mul", *terms), dims=summed)
+        found = self._added(node, found, split)
+        for bias in biases:
+            extents = self.types[found].shape
+            spread = self.add(
+                node, "broadcast_in_dim", self.wide(node, bias), shape=extents, dims=(3,)
+            )
+            found = self.add(node, "add", found, spread)
+        found = self.add(node, "convert", found, dtype=node.types[0].dtype)
+        self.finish(node, "permute", found, dims=(0, 3, 1, 2))
+
+    def _added(self, node: Node, sums: int, split: int) -> int:
+        """Appends the additions of the sums along the first axes of a value; neighbours first."""
+        if not split:
+            return sums
+        *parts, images, down, across, results = self.types[sums].shape
+        count, shape = product_of(parts), (images, down, across, results)
+        flat = self.add(node, "reshape", sums, shape=(count, *shape))
+        starts, steps = (ZERO,) * len(shape), (ONE,) * (1 + len(shape))
+        found = []
+        for number in range(count.constant):
+            first, last = as_expr(number), as_expr(number + 1)
+            part = self.add(
+                node,
+                "slice",
+                flat,
+                starts=(first, *starts),
+                limits=(last, *shape),
+                steps=steps,
+            )
+            found.append(self.add(node, "reshape", part, shape=shape))
+        while len(found) > 1:
+            pairs = [found[at : at + 2] for at in range(0, len(found), 2)]
+            found = [p[0] if len(p) == 1 else self.add(node, "add", *p) for p in pairs]
+        return found[0]
+
+    def _around(self, node: Node, window: MovedWindow) -> int:
+        """Appends image and weight as memory holds them; the image with its margin for windows.
+
+        Shapes: (n, h, w, c); the weight (k, r, s, c)
+        """
+        image, weight = operands(node)[:2]
+        rows, ordered = (by[node.results[0]] for by in (self.choice.rows, self.choice.weights))
+        few = few_channels(window, self.types[image], node.types[0])
+        if few is None:
+            self.add_as(rows, node, "permute", image, dims=_LAST)
+            self.add_as(ordered, node, "permute", weight, dims=_LAST)
+            margin = tuple(as_expr(extent) for extent in (0, *window.padding, 0))
+            if not any(window.padding):
+                return rows
+            return self.add(node, "pad", rows, low=margin, high=margin, value=0.0)
+        self._pad_as(ordered, node, weight, (0, 0), (window.sides[0], few.across, few.channels))
+        self._pad_as(rows, node, image, window.padding, (few.height, few.width, few.channels))
+        down, across = (
+            (extent.constant - 1) * stride + side
+            for extent, stride, side in zip(
+                node.types[0].shape[2:], window.strides, (window.sides[0], few.across), strict=True
+            )
+        )
+        limits = (self.types[rows].shape[0], as_expr(down), as_expr(across), as_expr(few.channels))
+        if limits == self.types[rows].shape:
+            return rows
+        return self.add(
+            node, "slice", rows, starts=(ZERO,) * len(limits), limits=limits, steps=(ONE,) * 4
+        )
+
+    def _pad_as(
+        self, number: int, node: Node, image: int, low: tuple[int, int], sides: tuple[int, int, int]
+    ) -> None:
+        """Appends an image with channels last and zeros around it, of (down, across, channels)."""
+        turned = self.add(node, "permute", image, dims=_LAST)
+        given = [extent.constant for extent in self.types[turned].shape[1:]]
+        before = (*low, 0)
+        after = (
+            side - begin - have for side, begin, have in zip(sides, before, given, strict=True)
+        )
+        self.add_as(
+            number,
+            node,
+            "pad",
+            turned,
+            low=(ZERO, *map(as_expr, before)),
+            high=(ZERO, *map(as_expr, after)),
+            value=0.0,
+        )
 
     def _multiply(self, node: Node, rows: int) -> None:
         """Appends a convolution as a product by the value `rows`: pixels, with their channels.

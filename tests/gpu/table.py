@@ -13,7 +13,7 @@ from tests.gpu.memory import gather_cases, layout_cases, scatter_cases, update_c
 from tests.gpu.numbers import random_cases, type_cases
 from tests.gpu.operators import Groups, operator_cases
 from tests.gpu.ordered import order_cases, reduction_cases, row_cases, scan_cases
-from tests.gpu.pixel_convolutions import pixel_cases
+from tests.gpu.pixel_convolutions import pixel_cases, window_cases
 from tests.gpu.training import training_cases
 
 
@@ -36,5 +36,6 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from flash_gradient_cases()
     yield from depthwise_cases()
     yield from pixel_cases()
+    yield from window_cases()
     yield from training_cases()
     yield from operator_cases(groups)

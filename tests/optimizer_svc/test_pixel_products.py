@@ -108,7 +108,7 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
         (summed, operands(), "of one pixel with nothing to compute behind them"),
         (alone, operands(), "of one pixel with nothing to compute behind them"),
         (padded, operands(), "of one pixel with nothing to compute behind them"),
-        (strided, operands(side=28), "with strides or padding"),
+        (strided, operands(side=28), "by a window, whose channels are no multiples of 64"),
     ],
     ids=["pixels", "channels", "odd", "statistics", "alone", "padded", "strided"],
 )

@@ -108,15 +108,40 @@ def _maps(source: TritonSource, tensors: list[Any]) -> list[Any]:
 
     names = [name for name, _ in source.signature]
     sizes: dict[str, Any] = dict(source.constexprs)
-    return [
-        TensorDescriptor(
-            tensors[names.index(f"{made.param}_ptr")],
-            list(made.shape),
-            [made.stride, 1],
-            [sizes[side] for side in made.sides],
-        )
-        for made in source.maps
-    ]
+    _STEPS.clear()
+    made_maps = []
+    for made in source.maps:
+        shape, strides = list(made.shape), [*made.strides, 1]
+        _STEPS[(*shape, *strides)] = made.steps or (1,) * len(shape)
+        buffer, block = tensors[names.index(f"{made.param}_ptr")], made.block_shape(sizes)
+        made_maps.append(TensorDescriptor(buffer, shape, strides, list(block)))
+    return made_maps
+
+
+_STEPS: dict[tuple[int, ...], tuple[int, ...]] = {}
+"""The steps of the blocks of a case's tensor maps, by their shapes and strides."""
+
+
+def _copy_steps() -> None:
+    """Lets the interpreter copy each second element of a matrix, as hardware does."""
+    from triton import language  # noqa: PLC0415 - only the child needs it
+    from triton.runtime.interpreter import TensorDescHandle, TensorHandle  # noqa: PLC0415
+
+    def materialize_pointers(self: Any, offsets: list[Any]) -> Any:
+        shape = [extent.data.item() for extent in self.shape]
+        strides = [stride.data.item() for stride in self.strides]
+        pointers = np.broadcast_to(self.base.data, self.block_shape)
+        masks = np.ones(self.block_shape, dtype=bool)
+        size = self.base.dtype.element_ty.primitive_bitwidth // 8
+        for axis, step in enumerate(_STEPS[(*shape, *strides)]):
+            sides = [1] * len(shape)
+            sides[axis] = self.block_shape[axis]
+            at = (offsets[axis].data + step * np.arange(sides[axis])).reshape(sides)
+            pointers = pointers + (size * at * strides[axis]).astype(np.uint64)
+            masks = masks & (at >= 0) & (at < shape[axis])
+        return TensorHandle(pointers, self.base.dtype.scalar), TensorHandle(masks, language.int1)
+
+    TensorDescHandle.materialize_pointers = materialize_pointers
 
 
 def _to_torch(torch: Any, array: np.ndarray[Any, Any]) -> Any:
@@ -158,6 +183,7 @@ def _multiply_bfloat16() -> None:
 
 def _serve() -> None:
     _multiply_bfloat16()
+    _copy_steps()
     while True:
         try:
             received = pickle.load(sys.stdin.buffer)

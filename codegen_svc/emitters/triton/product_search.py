@@ -11,8 +11,8 @@ most 1.11 times as long as the best one, and 1.007 times in the mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
@@ -87,15 +87,29 @@ def fits_registers(found: Contraction, tiling: Tiling, gpu: GpuFacts) -> bool:
 
 
 def many_row_tilings(
-    kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int
+    kernel: Kernel,
+    found: Contraction,
+    target: TargetFacts,
+    index_bits: int,
+    columns_in: Callable[[int], int] | None = None,
 ) -> tuple[Tiling, ...]:
-    """The tiles that fit, the one with the least estimated time first."""
+    """The tiles that fit, the one with the least estimated time first.
+
+    `columns_in`: the columns of all tiles of so many, if some are computed for nothing.
+    """
     problem = _problem(kernel, found)
+
+    def cycles(tiling: Tiling) -> float:
+        if columns_in is None:
+            return estimated_cycles(problem, tiling, target)
+        padded = replace(problem, columns=columns_in(tiling.rblock))
+        return estimated_cycles(padded, tiling, target)
+
     gpu = target.gpu
     if gpu is None:
         return ()
     fitting = (t for t in _candidates(problem, gpu, index_bits) if fits_chip(found, t, gpu))
-    timed = {tiling: estimated_cycles(problem, tiling, target) for tiling in fitting}
+    timed = {tiling: cycles(tiling) for tiling in fitting}
     has_functions = _has_functions(kernel)
 
     def order(tiling: Tiling) -> tuple[float, int, int]:

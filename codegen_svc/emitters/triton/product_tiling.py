@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
+from codegen_svc.emitters.triton.pixel_windows import PixelWindows, pixel_windows
 from codegen_svc.emitters.triton.product_search import (
+    FACTOR_BYTES,
     fits_chip,
     fits_registers,
     many_row_tilings,
@@ -41,6 +43,11 @@ _POINTS = 128
 _STAGES = 4
 _MIN_POINTS = 16
 _USUAL_PROGRAMS = 108
+_WIDE_BITS = 64
+_PIXELS = (16, 32, 64, 128, 256)
+_NO_TILES = 1 << 31
+# CUDA Driver API, CUtensorMapSwizzle: the longest rows of a box that are permuted.
+_MOST_SWIZZLED_BYTES = 128
 
 
 def product_tiling(
@@ -56,6 +63,10 @@ def product_tiling(
 
     `is_aligned`: all buffers begin at multiples of 16 bytes, as tensor maps and wide loads need it.
     """
+    if is_aligned and (windows := pixel_windows(kernel)) is not None:
+        boxed = _boxed_tilings(kernel, windows, target, index_bits)
+        if boxed:
+            return boxed[level] if level < len(boxed) else None
     rows = static_numel(found.rows)
     if rows is None or rows > _FEW_ROWS:
         found_tilings = many_row_tilings(kernel, found, target, index_bits)
@@ -75,15 +86,45 @@ def product_tiling(
     return next((t for number, t in enumerate(fitting) if number == level), None)
 
 
+def _boxed_tilings(
+    kernel: Kernel, windows: PixelWindows, target: TargetFacts, index_bits: int
+) -> tuple[Tiling, ...]:
+    """The tiles of boxes of pixels that fit, the one with the least estimated time first.
+
+    Empty if the chip has no tensor maps, or none that takes the channels.
+    """
+    gpu = target.section(GpuFacts)
+    if not gpu.has_tensor_maps or index_bits == _WIDE_BITS:
+        return ()
+    boxes = {count: box for count in _PIXELS if (box := windows.best_box(count)) is not None}
+
+    def columns_in(count: int) -> int:
+        return windows.tiles(boxes[count]) * count if count in boxes else _NO_TILES
+
+    found = many_row_tilings(kernel, windows.product, target, index_bits, columns_in)
+    return tuple(
+        _persistent(kernel, replace(tiling, box=boxes[tiling.rblock], has_maps=True), gpu)
+        for tiling in found
+        if tiling.rblock in boxes
+        and windows.channels % tiling.kblock == 0
+        and tiling.kblock * FACTOR_BYTES <= _MOST_SWIZZLED_BYTES
+    )
+
+
 def _with_maps(kernel: Kernel, found: Contraction, tiling: Tiling, target: TargetFacts) -> Tiling:
     """The tiling with tensor maps, if chip and factors have them, which each program makes once."""
     gpu = target.section(GpuFacts)
-    is_wide = tiling.index_bits == 64  # the hardware counts rows and columns in 32 bits
+    is_wide = tiling.index_bits == _WIDE_BITS  # the hardware counts rows and columns in 32 bits
     if not gpu.has_tensor_maps or is_wide or not tensor_maps(kernel, found):
         return tiling
+    return _persistent(kernel, replace(tiling, has_maps=True), gpu)
+
+
+def _persistent(kernel: Kernel, tiling: Tiling, gpu: GpuFacts) -> Tiling:
+    """The tiling with a program for each multiprocessor, if there are more tiles."""
     tiles = program_count(kernel, tiling).as_int()
     is_many = 0 < gpu.multiprocessors < tiles
-    return replace(tiling, has_maps=True, programs=gpu.multiprocessors if is_many else 0)
+    return replace(tiling, programs=gpu.multiprocessors if is_many else 0)
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:

@@ -24,6 +24,14 @@ from dataclasses import dataclass, replace
 from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block import Block, BlockNames, make_block
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
+from codegen_svc.emitters.triton.pixel_boxes import (
+    R_MASK,
+    first_pixel_lines,
+    pixel_lines,
+    tap_lines,
+    window_maps,
+)
+from codegen_svc.emitters.triton.pixel_windows import PixelWindows, pixel_windows
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.statements import statement_lines
 from codegen_svc.emitters.triton.tensor_maps import TensorMap, tensor_maps
@@ -47,11 +55,8 @@ _LEFT = BlockNames((X_FLAT, "kindex"), ("XBLOCK", "KBLOCK"), ("xmask", "kmask"))
 _RIGHT = BlockNames(("kcolumn", R_FLAT), ("KBLOCK", "RBLOCK"), ("kcolumn_mask", "rmask"))
 _TURNED_LEFT = BlockNames(("kcolumn", "xrow"), ("KBLOCK", "XBLOCK"), ("kcolumn_mask", "xrow_mask"))
 _TURNED_RIGHT = BlockNames(("rcolumn", "kindex"), ("RBLOCK", "KBLOCK"), ("rcolumn_mask", "kmask"))
-_TILE_COUNTS = (
-    "xtiles = (xnumel + XBLOCK - 1) // XBLOCK",
-    "rtiles = (rnumel + RBLOCK - 1) // RBLOCK",
-)
-_OFFSETS = {"XBLOCK": "xoffset", "RBLOCK": "roffset", "KBLOCK": "koffset"}
+_X_TILES = "xtiles = (xnumel + XBLOCK - 1) // XBLOCK"
+_R_TILES = "rtiles = (rnumel + RBLOCK - 1) // RBLOCK"
 _FLATS = (X_FLAT, R_FLAT, "kindex", "kcolumn", "xrow", "rcolumn")
 
 
@@ -89,7 +94,8 @@ class _Product:
     """A product with the blocks of its left factors, its right factors and its results.
 
     `maps` are the tensor maps of its factors, if these are loaded so. `roots` are the statements
-    that name the accumulators of sums and of additions of sums.
+    that name the accumulators of sums and of additions of sums. With `windows`, the columns of a
+    tile are the pixels of the tiling's box.
     """
 
     kernel: Kernel
@@ -99,6 +105,7 @@ class _Product:
     tile: Block
     maps: Mapping[int, TensorMap]
     roots: Mapping[int, int]
+    windows: PixelWindows | None = None
 
     @property
     def is_one_row(self) -> bool:
@@ -109,15 +116,19 @@ class _Product:
 
 def product_lines(
     kernel: Kernel, tiling: Tiling, rules: ScalarRules
-) -> tuple[list[str], tuple[DType | None, ...]]:
-    """The body of a product's function, and the element type of each statement.
+) -> tuple[list[str], tuple[DType | None, ...], tuple[TensorMap, ...]]:
+    """The body of a product's function, the element type of each statement, and its tensor maps.
+
+    The maps are in the order of a launch's arguments.
 
     Raises:
         KernelRejectedError: the kernel is no product.
     """
     product = _product(kernel, tiling, rules)
     varying = product.left.varying | product.right.varying
-    early = [n for n in needed_statements(kernel, _factors(product)) if n not in varying]
+    # What masks an image's load is the map's matter.
+    needed = () if product.windows else needed_statements(kernel, _factors(product))
+    early = [n for n in needed if n not in varying]
     late = [n for n in range(len(kernel.body)) if n not in {*varying, *early, *product.roots}]
     body = [
         *_point_lines(product),
@@ -127,16 +138,17 @@ def product_lines(
     ]
     body = drop_unused_values(product.tile, body)
     body = drop_unused_axes(body, _FLATS)
-    counts = _count_lines(product)
+    counts, maps = _count_lines(product), tuple(product.maps.values())
     if not tiling.programs:
-        return [*counts, *_place_lines(product), *body], product.tile.dtypes
+        return [*counts, *_place_lines(product), *body], product.tile.dtypes, maps
     inner = [_STEP + line for line in (*_numbered_lines(product, "program"), *body)]
-    lines = [*counts, *_TILE_COUNTS, f"for program in {_tile_range(product)}:", *inner]
-    return lines, product.tile.dtypes
+    lines = [*counts, *_tile_counts(product), f"for program in {_tile_range(product)}:", *inner]
+    return lines, product.tile.dtypes, maps
 
 
 def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
-    found = find_contraction(kernel, ALL_FACTORS)
+    windows = pixel_windows(kernel) if tiling.box else None
+    found = find_contraction(kernel, ALL_FACTORS) if windows is None else windows.product
     if found is None:
         raise KernelRejectedError(
             f"kernel {kernel.name} is no product of matrices; expected sums of products of rows and"
@@ -160,14 +172,22 @@ def _product(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> _Product:
     )
     left = view(points, rows, _TURNED_LEFT) if turns_left else view(rows, points, _LEFT)
     right = view(columns, points, _TURNED_RIGHT) if turns_right else view(points, columns, _RIGHT)
+    tile, maps = view(rows, columns, BlockNames()), {}
+    if windows is not None:
+        is_masked = any(e % side for e, side in zip(windows.pixels, tiling.box, strict=True))
+        tile = replace(tile, r_mask=R_MASK if is_masked else "")
+        maps = window_maps(kernel, windows, tiling.box)
+    elif tiling.has_maps:
+        maps = tensor_maps(kernel, found)
     return _Product(
         kernel,
         found,
         left=_Side(left, True, turns_left),
         right=_Side(right, False, turns_right),
-        tile=view(rows, columns, BlockNames()),
-        maps=tensor_maps(kernel, found) if tiling.has_maps else {},
+        tile=tile,
+        maps=maps,
         roots=accumulators(kernel, found),
+        windows=windows,
     )
 
 
@@ -194,8 +214,15 @@ def _place_lines(product: _Product) -> list[str]:
     """Lines for the first row and column of the program's tile."""
     program = _program_text(product)
     if product.is_one_row and not product.found.batches:
-        return ["xoffset = 0", f"roffset = {program} * RBLOCK"]
-    return [*_TILE_COUNTS, *_numbered_lines(product, program)]
+        return ["xoffset = 0", *_column_place(product, program)]
+    return [*_tile_counts(product), *_numbered_lines(product, program)]
+
+
+def _tile_counts(product: _Product) -> list[str]:
+    """Lines for the numbers of tiles along rows and columns."""
+    if product.windows is None:
+        return [_X_TILES, _R_TILES]
+    return [_X_TILES, f"rtiles = {product.windows.tiles(product.tile.tiling.box)}"]
 
 
 def _program_text(product: _Product) -> str:
@@ -220,19 +247,26 @@ def _numbered_lines(product: _Product, number: str) -> list[str]:
     """Lines for the place of a tile by its number among the tiles of all batches."""
     batches = product.found.batches
     if not batches:
-        return _tile_lines(number)
-    return [*_batch_lines(batches, number), *_tile_lines("tile")]
+        return _tile_lines(product, number)
+    return [*_batch_lines(batches, number), *_tile_lines(product, "tile")]
 
 
-def _tile_lines(program: str) -> list[str]:
+def _tile_lines(product: _Product, program: str) -> list[str]:
     """Lines for the place of a tile by its number."""
     return [
         f"xband = {program} // ({_BAND_TILES} * rtiles) * {_BAND_TILES}",
         f"xheight = tl.minimum(xtiles - xband, {_BAND_TILES})",
         f"inside = {program} - xband * rtiles",
         "xoffset = (xband + inside % xheight) * XBLOCK",
-        "roffset = inside // xheight * RBLOCK",
+        *_column_place(product, "inside // xheight"),
     ]
+
+
+def _column_place(product: _Product, number: str) -> list[str]:
+    """Lines for a tile's first column by its number among those of a row of tiles."""
+    if product.windows is None:
+        return [f"roffset = {number} * RBLOCK"]
+    return first_pixel_lines(product.windows, product.tile.tiling.box, number)
 
 
 def _batch_lines(batches: tuple[Axis, ...], program: str) -> list[str]:
@@ -256,12 +290,19 @@ def _point_lines(product: _Product) -> list[str]:
         "xindex = xoffset + tl.arange(0, XBLOCK)[:, None]",
         *(["xmask = xindex < xnumel"] if block.x_mask else []),
         *_axis_lines(block, X_FLAT),
-        "rindex = roffset + tl.arange(0, RBLOCK)[None, :]",
-        *(["rmask = rindex < rnumel"] if block.r_mask else []),
+        *_columns_of_tile(product),
         *_axis_lines(block, R_FLAT),
         *_turned_point_lines(product.left, "x"),
         *_turned_point_lines(product.right, "r"),
     ]
+
+
+def _columns_of_tile(product: _Product) -> list[str]:
+    """Lines for the columns of a tile, and for those that there are."""
+    if product.windows is not None:
+        return pixel_lines(product.windows, product.tile.tiling.box)
+    mask = [f"{R_MASK} = rindex < rnumel"] if product.tile.r_mask else []
+    return ["rindex = roffset + tl.arange(0, RBLOCK)[None, :]", *mask]
 
 
 def _turned_point_lines(side: _Side, prefix: str) -> list[str]:
@@ -302,12 +343,15 @@ def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]
         *([f"{mask} = {flat} < knumel"] if mask else []),
         *_axis_lines(block, flat),
     ]
-    needed = [n for n in needed_statements(product.kernel, factors) if n in side.varying]
+    if product.windows is not None and not side.is_left:
+        lines += tap_lines(product.windows)
+    roots = factors if product.windows else needed_statements(product.kernel, factors)
+    needed = [n for n in roots if n in side.varying]
     # One program reads an element of a factor once if its tile has all elements of the other.
     eviction = "evict_first" if not side.is_left and product.is_one_row else ""
     for number in needed:
         if number in product.maps:
-            lines.append(_mapped_load(product, number))
+            lines.append(f"{product.tile.names[number]} = {product.maps[number].loaded()}")
         else:
             lines += _statements(block, [number], eviction)
     for factor in dict.fromkeys(factors):
@@ -317,13 +361,6 @@ def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]
             name = block.names[factor]
             lines.append(f"{name} = tl.where({mask}, {name}, 0.0)")
     return once_each(lines)
-
-
-def _mapped_load(product: _Product, number: int) -> str:
-    made = product.maps[number]
-    offsets = ", ".join(_OFFSETS[side] for side in made.sides)
-    turned = ".T" if made.is_turned else ""
-    return f"{product.tile.names[number]} = {made.name}.load([{offsets}]){turned}"
 
 
 def _dot_line(product: _Product, product_sum: ProductSum) -> str:

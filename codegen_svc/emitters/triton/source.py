@@ -26,7 +26,7 @@ from codegen_svc.emitters.triton.row_blocks import as_rows
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
-from codegen_svc.emitters.triton.tensor_maps import TensorMap, product_maps
+from codegen_svc.emitters.triton.tensor_maps import TensorMap
 from codegen_svc.emitters.triton.tiling import Tiling
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
@@ -77,13 +77,13 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     kernel = in_two_passes(kernel) if tiling.pieces else kernel
     if rules.takes_narrow_functions:
         kernel = with_narrow_functions(kernel, has_flushing_exp=rules.takes_assembly)
+    maps: tuple[TensorMap, ...] = ()
     if tiling.kblock:
-        lines, dtypes = product_lines(kernel, tiling, rules)
+        lines, dtypes, maps = product_lines(kernel, tiling, rules)
     else:
         block = make_block(as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
         lines, dtypes = _block_lines(block), block.dtypes
     check_float8_is_storage(kernel, dtypes, rules.target)
-    maps = product_maps(kernel) if tiling.has_maps else ()
     signature, constexprs = _signature(kernel, tiling, rules, maps)
     function = _function_lines(kernel, signature, lines)
     text = "\n".join(
@@ -143,7 +143,8 @@ def _signature(
 def _map_type(made: TensorMap, signature: list[tuple[str, str]], sizes: dict[str, int]) -> str:
     """The type of a tensor map that copies blocks of some sizes, as Triton names it."""
     element = dict(signature)[f"{made.param}_ptr"].removeprefix("*")
-    return f"tensordesc<{element}[{sizes[made.sides[0]]},{sizes[made.sides[1]]}]>"
+    shape = ",".join(map(str, made.block_shape(sizes)))
+    return f"tensordesc<{element}[{shape}]>"
 
 
 def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:

@@ -9,41 +9,53 @@ kernels that make them themselves take 1 to 2 microseconds more.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelfarm.ir.algebra.expr import ZERO, Expr
-from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, find_contraction
+from kernelfarm.ir.contractions import Contraction
 from kernelfarm.ir.loop_ir import Kernel, Load
 
 _ROW_BYTES = 16
 _MAP_TYPE_BYTES = 2
+_MATRIX = 2
+_OFFSETS = {"XBLOCK": "xoffset", "RBLOCK": "roffset", "KBLOCK": "koffset"}
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMap:
     """A factor's matrix; `is_turned` if its rows lie along the second axis of the factor's block.
 
-    `sides` are the names of the sides of a block of the matrix.
+    `sides` are the sides of a block of the matrix, names or numbers, and `offsets` where it begins,
+    as text. A block has each of `steps` elements along an axis. Axes are outermost first; the
+    innermost one, whose elements are neighbours, has no stride.
 
-    Units: `stride` in elements.
+    Units: `strides` and `steps` in elements.
     """
 
     param: str
-    shape: tuple[int, int]
-    stride: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
     is_turned: bool
-    sides: tuple[str, str]
+    sides: tuple[str, ...]
+    offsets: tuple[str, ...]
+    steps: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """The descriptor's name in Triton's text."""
         return f"{self.param}_map"
 
+    def loaded(self) -> str:
+        """A block as Triton text."""
+        text = f"{self.name}.load([{', '.join(self.offsets)}])"
+        if len(self.sides) > _MATRIX:
+            text += ".reshape([RBLOCK, KBLOCK])"
+        return text + ".T" if self.is_turned else text
 
-def product_maps(kernel: Kernel) -> tuple[TensorMap, ...]:
-    """The tensor maps of a product in the order of a launch's arguments."""
-    found = find_contraction(kernel, ALL_FACTORS)
-    return () if found is None else tuple(tensor_maps(kernel, found).values())
+    def block_shape(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape of a block for the sizes of sides that have names."""
+        return tuple(sizes[side] if side in sizes else int(side) for side in self.sides)
 
 
 def tensor_maps(kernel: Kernel, found: Contraction) -> dict[int, TensorMap]:
@@ -83,7 +95,8 @@ def _map(
     if inner != 1 or outer < shape[1] or outer * _MAP_TYPE_BYTES % _ROW_BYTES:
         return None
     along = (sides[1], sides[0]) if is_turned else sides
-    return TensorMap(load.param, shape, outer, is_turned, along)
+    offsets = tuple(_OFFSETS[side] for side in along)
+    return TensorMap(load.param, shape, (outer,), is_turned, along, offsets)
 
 
 def _strides(index: Expr, axes: tuple[str, str]) -> tuple[int, int] | None:

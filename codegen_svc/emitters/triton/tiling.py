@@ -14,6 +14,7 @@ from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.byte_rows import points_of_step
 from codegen_svc.emitters.triton.held_tiling import held_shape
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.pixel_windows import pixel_windows
 from codegen_svc.emitters.triton.row_blocks import block_within_rows
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
@@ -80,7 +81,8 @@ class Tiling:
     `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
     loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
     all tiles of a product, one after the other. A program is a cluster of `blocks` blocks of
-    `num_warps` each, which share a held row and reduce it through their shared memory.
+    `num_warps` each, which share a held row and reduce it through their shared memory. If `box` is
+    not empty, the `rblock` columns of a product are the pixels of a box (`pixel_windows.py`).
     """
 
     xblock: int
@@ -99,6 +101,7 @@ class Tiling:
     reads_words: bool = False
     programs: int = 0
     blocks: int = 1
+    box: tuple[int, ...] = ()
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -154,6 +157,9 @@ def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
     if tiling.kblock and (product := find_contraction(kernel, ALL_FACTORS)) is not None:
         if tiling.programs:
             return as_expr(tiling.programs)
+        if tiling.box and (windows := pixel_windows(kernel)) is not None:
+            rows = ceil_div(numel(windows.product.rows), tiling.xblock)
+            return rows * windows.tiles(tiling.box) * numel(product.batches)
         tiles = ceil_div(numel(product.columns), tiling.rblock) * numel(product.batches)
         return ceil_div(numel(product.rows), tiling.xblock) * tiles
     if not tiling.is_tile:

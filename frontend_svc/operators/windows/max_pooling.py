@@ -70,8 +70,9 @@ def _largest_unrolled(
         is_better = builder.prim("gt", tap, best)
         if tap.dtype.is_float:
             is_better = builder.prim("logical_or", is_better, builder.prim("isnan", tap))
+        # Without positions, which inference mostly lacks, one operation for each element is left.
         best, position = (
-            builder.prim("where", is_better, tap, best),
+            builder.prim("maximum", best, tap),
             builder.prim("where", is_better, here, position),
         )
     if best is None or position is None:

@@ -17,7 +17,7 @@ from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import (
     MAP_EXTENT,
     MAP_STRIDE,
-    OFFSET_TENSOR_MAP,
+    MAPS,
     TENSOR_MAP,
     BoundTensorMap,
     LaunchFacts,
@@ -213,7 +213,7 @@ class _Arguments:
             elif word == "size":
                 values.append(sizes)
                 sizes += ctypes.sizeof(ctypes.c_int64)
-            elif word in (TENSOR_MAP, OFFSET_TENSOR_MAP):
+            elif word in MAPS:
                 values.append(next(left).memory)
             elif word in (MAP_EXTENT, MAP_STRIDE):
                 values.append(ctypes.addressof(next(own)))

@@ -34,6 +34,9 @@ MAPS = (
         *(0, DType.F16, (symbol("s0"), 64), (32 * symbol("s0"),), (128, 64), 64),
         offset_bytes=16 * symbol("s0"),
     ),
+    TensorMapFacts(
+        *(0, DType.BF16, (2, 9, 9, 64), (10368, 1152, 128), (2, 4, 8, 32), 64), steps=(1, 2, 2, 1)
+    ),
 )
 BUILT = BuiltKernel(
     binary_stage="cubin",
@@ -49,7 +52,7 @@ BUILT = BuiltKernel(
         xblock_elems=4,
         rblock_elems=128,
         local_bytes=2**40,
-        arguments=("buffer", "size", *MAPS[0].arguments(), *MAPS[1].arguments()),
+        arguments=("buffer", "size", *(word for made in MAPS for word in made.arguments())),
         extras=(("a", "1"), ("b", "2")),
         tensor_maps=MAPS,
     ),
@@ -100,7 +103,7 @@ def test_a_damaged_content_is_refused() -> None:
         (lambda a: setattr(a.launch, "symbol", ""), "symbol ''"),
         (lambda a: setattr(a.launch.tensor_maps[0], "buffer", 1), "expected a buffer below 1"),
         (lambda a: a.launch.tensor_maps[0].extents.append(2), "a stride less"),
-        (lambda a: a.launch.tensor_maps[0].box.pop(), "a box of 1 to 256 along each axis"),
+        (lambda a: a.launch.tensor_maps[0].box.pop(), "a box of 1 to 256 elements along each"),
         (lambda a: setattr(a.launch.tensor_maps[0], "swizzle_bytes", 48), "swizzle_bytes=48"),
         (lambda a: setattr(a.launch.tensor_maps[0], "offset_bytes", 8), "offset 8; expected"),
         (lambda a: a.launch.tensor_maps[1].varying_strides_bytes.pop(), "a stride less"),
@@ -111,7 +114,12 @@ def test_a_damaged_content_is_refused() -> None:
             "6 extents and 1 strides; expected at most 5",
         ),
         (lambda a: a.launch.arguments.pop(), "expected each with its extents and strides"),
-        (lambda a: a.launch.tensor_maps.pop(), "for 1 tensor maps"),
+        (lambda a: a.launch.tensor_maps.pop(), "for 2 tensor maps"),
+        (lambda a: a.launch.tensor_maps[2].steps.pop(), "by steps of 1 to 8, if there are"),
+        (lambda a: a.launch.tensor_maps[2].steps.__setitem__(1, 9), "by steps of 1 to 8"),
+        (lambda a: a.launch.tensor_maps[2].steps.__setitem__(1, 0), "by steps of 1 to 8"),
+        (lambda a: a.launch.tensor_maps[2].box.__setitem__(2, 160), "a box of 1 to 256"),
+        (lambda a: a.launch.tensor_maps[2].ClearField("steps"), "expected each with its"),
     ],
 )
 def test_an_unusable_artifact_is_refused(

@@ -119,6 +119,25 @@ def test_a_map_may_begin_within_its_buffer_and_vary_with_the_sizes_of_a_launch()
         _Arguments(odd, (3, 10), encoder)
 
 
+def test_a_box_may_have_each_second_element_of_the_matrix() -> None:
+    driver = Driver()
+    box, strides = (1, 4, 8, 64), (160000, 4000, 128)
+    made = TensorMapFacts(1, DType.BF16, (2, 40, 31, 64), strides, box, 128, steps=(1, 2, 2, 1))
+    words = ("buffer", "buffer", *made.arguments())
+    assert words[2] == "stepped_tensor_map"  # which clients that know no steps refuse
+    facts = LaunchFacts("f", arguments=words, tensor_maps=(made,))
+    table = (ctypes.c_uint64 * 2)(0x1000, 0x2000)
+    arguments = _Arguments(facts, (), MapEncoder(driver.encode, 13020))
+    _, (bound_map,) = arguments.of_table(ctypes.addressof(table))
+    assert bound_map.follow() == 0
+    assert driver.calls[0][3:7] == [
+        [64, 31, 40, 2],
+        [128, 4000, 160000],
+        [64, 16, 8, 1],
+        [1, 2, 2, 1],
+    ]
+
+
 def test_a_map_that_the_driver_refuses_is_not_launched() -> None:
     driver = Driver()
     driver.status = 1

@@ -1,14 +1,14 @@
-"""Convolutions with a window of one pixel on a GPU by kernels, beside eager and Inductor.
+"""Convolutions on a GPU by kernels, beside eager and Inductor.
 
 `build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
-farm. Cases are layers of ResNet-50 and EfficientNet-B0, channels last, with their batch norm and
-ReLU, and the residual if there is one. Arms: eager, our choice (`ours`), our program with the
+farm. Cases are layers of ResNet-50, EfficientNet-B0 and a U-Net, channels last, with a batch norm
+and ReLU, and a residual if there is one. Arms: eager, our choice (`ours`), our program with the
 library's convolution (`library`) and with ours (`own`), and Inductor. Each is a replay of a CUDA
 graph in which copies of the operands take turns, so that they come from memory. `copy` moves as
 many bytes as the layer.
 
-Usage: python -m benchmarks.pixel_convolutions_cuda build FOLDER [--target T] [--images N]
-       python -m benchmarks.pixel_convolutions_cuda run FOLDER [--images N] [--no-inductor]
+Usage: python -m benchmarks.convolutions_cuda build FOLDER [--target T] [--images N]
+       python -m benchmarks.convolutions_cuda run FOLDER [--images N] [--no-inductor]
        (with --only TEXT, both for some cases)
 """
 
@@ -47,30 +47,41 @@ _STRICT = {"mode": "strict", "timeout_s": 2.0}
 
 @dataclass(frozen=True)
 class Case:
-    """Channels of the image and of the result, pixels of a side; if a residual is added."""
+    """Channels of the image and of the result, pixels of the image's side; if a residual is added.
+
+    The window has `window` x `window` pixels and moves by `stride`.
+    """
 
     channels: int
     results: int
     pixels: int
     has_residual: bool = False
+    window: int = 1
+    stride: int = 1
 
     def __str__(self) -> str:
         residual = ", residual" * self.has_residual
-        return f"{self.channels} to {self.results}, {self.pixels} x {self.pixels}{residual}"
+        window = f", window {self.window}" if self.window * self.stride > 1 else ""
+        window += f" by {self.stride}" if self.stride > 1 else ""
+        side = self.pixels
+        return f"{self.channels} to {self.results}, {side} x {side}{window}{residual}"
 
     def convolve(self, image: Tensor, weight: Tensor, *others: Tensor) -> Tensor:
         """What a layer does."""
-        return _behind(functional.conv2d(image, weight), *others)
+        made = functional.conv2d(image, weight, stride=self.stride, padding=self.window // 2)
+        return _behind(made, *others)
 
     def operands(self, images: int, device: str) -> tuple[Tensor, ...]:
         """Image, weight, statistics, gain and bias of the norm, and the residual."""
         torch.manual_seed(0)
         image = torch.randn(images, self.channels, self.pixels, self.pixels, device=device)
-        weight = torch.randn(self.results, self.channels, 1, 1, device=device)
+        sides = (self.window, self.window)
+        weight = torch.randn(self.results, self.channels, *sides, device=device) / self.window
         vectors = torch.rand(4, self.results, device=device) + 0.5
         found = [image, weight, *vectors]
         if self.has_residual:
-            found.append(torch.randn(images, self.results, *image.shape[2:], device=device))
+            pixels = -(-self.pixels // self.stride)
+            found.append(torch.randn(images, self.results, pixels, pixels, device=device))
         narrow = (tensor.to(torch.bfloat16) for tensor in found)
         return tuple(_laid_out(tensor) for tensor in narrow)
 
@@ -108,6 +119,27 @@ CASES = (
     Case(480, 112, 14),
     Case(672, 192, 7),
     Case(1152, 320, 7),
+    Case(3, 64, 224, window=7, stride=2),
+    Case(3, 32, 224, window=3, stride=2),
+    Case(64, 64, 56, window=3),
+    Case(128, 128, 56, window=3, stride=2),
+    Case(128, 128, 28, window=3),
+    Case(256, 256, 28, window=3, stride=2),
+    Case(256, 256, 14, window=3),
+    Case(512, 512, 14, window=3, stride=2),
+    Case(512, 512, 7, window=3),
+    Case(256, 512, 56, stride=2),
+    Case(512, 1024, 28, stride=2),
+    Case(1024, 2048, 14, stride=2),
+    Case(320, 320, 64, window=3),
+    Case(320, 640, 32, window=3),
+    Case(640, 640, 32, window=3),
+    Case(640, 640, 32, has_residual=True, window=3),
+    Case(1280, 1280, 16, window=3),
+    Case(1280, 1280, 8, window=3),
+    Case(960, 320, 64, window=3),
+    Case(1920, 640, 32, window=3),
+    Case(2560, 1280, 16, window=3),
 )
 
 

@@ -1,0 +1,161 @@
+"""Convolutions of images whose windows have several pixels, or are not at each pixel.
+
+A GPU computes them as products: the pixels of all windows by the weight. Hardware copies boxes of
+pixels and gives zeros past the ends of an image, so nothing is stored for windows or padding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from kernelfarm.ir.algebra.expr import product_of
+from kernelfarm.ir.extern_rule import is_window
+from kernelfarm.ir.graph_ir import Node, TensorType
+from kernelfarm.targets import ConvolutionFacts, GpuFacts
+from optimizer_svc.analysis.verdicts import Refused
+
+_ONE_MOVE = (1, 1)
+_MOST_FEW_CHANNELS = 4
+_PIXEL_BYTES, _ELEMENT_BYTES = 16, 2
+_EVEN_CHANNELS = 8
+# On an H200: a tile of 64 results takes 0.66 times as long as one of 128 (11,520 terms). A sum is
+# stored and read as fast as memory moves 8 bytes, and another launch takes 2.5 microseconds.
+_TILE, _HALF_TILE = 128, 0.66
+_LAUNCH_CYCLES, _SLICE_CYCLES = 4500, 8 / 2300
+_LEAST_TERMS = 32
+"""Judgement: the fewest terms of a step of a sum that hide its own instructions."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedWindow:
+    """How the window of a convolution moves, each (down, across), in pixels."""
+
+    sides: tuple[int, int]
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+
+
+def moved_window(node: Node, weight: TensorType) -> MovedWindow | Refused:
+    """How the window of a convolution moves; why kernels compute no such convolution."""
+    numbers = node.attr("window")
+    if not is_window(numbers) or not isinstance(numbers, tuple):
+        return Refused("of other operands")
+    down, across, *padding, wide_down, wide_across, groups = (int(str(n)) for n in numbers)
+    if groups != 1:
+        return Refused("of groups")
+    if (wide_down, wide_across) != _ONE_MOVE:
+        return Refused("with dilations")
+    sides = weight.shape[2:]
+    if not all(side.is_constant and side.constant > 0 for side in sides) or not down * across:
+        return Refused("by a window of varying size")
+    return MovedWindow(
+        (sides[0].constant, sides[1].constant), (down, across), (padding[0], padding[1])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class FewChannels:
+    """An image of few channels, such as red, green and blue, as it is stored for its windows.
+
+    It has margins of zeros and `channels`, some of which are zeros, too. So the rows of a window,
+    with `across` pixels, are neighbours in memory, and begin at multiples of 16 bytes.
+    """
+
+    channels: int
+    across: int
+    height: int
+    width: int
+
+
+def few_channels(window: MovedWindow, image: TensorType, result: TensorType) -> FewChannels | None:
+    """How an image of few channels is stored; None if it has more, or rows begin at odd places."""
+    given = image.shape[1].constant
+    if given > _MOST_FEW_CHANNELS:
+        return None
+    step = window.strides[1] * _ELEMENT_BYTES
+    channels = next(c for c in (4, 8) if c >= given and c * step % _PIXEL_BYTES == 0)
+    terms = max(_LEAST_TERMS, 1 << (window.sides[1] * channels - 1).bit_length())
+    across = terms // channels
+    down, right = (
+        max((made.constant - 1) * stride + side, extent.constant + padding)
+        for made, stride, side, extent, padding in zip(
+            result.shape[2:],
+            window.strides,
+            (window.sides[0], across),
+            image.shape[2:],
+            window.padding,
+            strict=True,
+        )
+    )
+    return FewChannels(channels, across, down, right + right % 2)
+
+
+def window_refused(
+    window: MovedWindow, kinds: tuple[TensorType, ...], known: ConvolutionFacts
+) -> Refused | None:
+    """Why kernels compute no convolution by such a window; None if they can.
+
+    `kinds` are the types of the image, of the weight and of the result.
+    """
+    image, weight, result = kinds
+    if image.dtype.value not in known.windows:
+        return Refused(f"by a window of {image.dtype.value}, for which kernels were not timed")
+    if not all(extent.is_constant for kind in kinds for extent in kind.shape):
+        return Refused("by a window, of varying sizes")
+    if not _moves_so(window, image, weight, result):
+        return Refused("of other operands")
+    if any(padding >= side for padding, side in zip(window.padding, window.sides, strict=True)):
+        return Refused("with padding of a whole window")
+    if few_channels(window, image, result) is None:
+        multiple = known.window_channels
+        is_multiple = all(extent.constant % multiple == 0 for extent in weight.shape[:2])
+        reason = f"by a window, whose channels are no multiples of {multiple}"
+        return None if is_multiple else Refused(reason)
+    is_even = weight.shape[0].constant % _EVEN_CHANNELS == 0
+    return None if is_even else Refused("by a window, of an odd number of results")
+
+
+def split_taps(window: MovedWindow, weight: TensorType, result: TensorType, gpu: GpuFacts) -> int:
+    """The number of axes of a window, rows first, whose pixels are slices of the sum.
+
+    With slices, more tiles are computed at the same time, if there are few. But a kernel stores
+    their sums, and another one adds them.
+    """
+    return min(range(3), key=lambda count: _cycles(window, weight, result, gpu, count))
+
+
+def _cycles(
+    window: MovedWindow, weight: TensorType, result: TensorType, gpu: GpuFacts, count: int
+) -> float:
+    """The estimated time with slices along so many axes, in cycles."""
+    results, terms = (product_of(shape).constant for shape in (result.shape, weight.shape[1:]))
+    slices = prod(window.sides[:count])
+    channels = weight.shape[0].constant
+    tiles = -(-results // channels // _TILE) * -(-channels // _TILE) * slices
+    programs = gpu.multiprocessors or tiles
+    waves = min(-(-tiles // programs), _HALF_TILE * -(-2 * tiles // programs))
+    step = _TILE * _TILE / gpu.multiply_adds_per_cycle if gpu.multiply_adds_per_cycle else 1.0
+    added = _LAUNCH_CYCLES + slices * results * _SLICE_CYCLES if count else 0.0
+    return waves * terms / slices * step + added
+
+
+def _moves_so(
+    window: MovedWindow, image: TensorType, weight: TensorType, result: TensorType
+) -> bool:
+    """True if the extents are those of a convolution by the window."""
+    if image.shape[:2] != (result.shape[0], weight.shape[1]):
+        return False
+    if result.shape[1] is not weight.shape[0]:
+        return False
+    return all(
+        (given.constant + 2 * padding - side) // stride + 1 == made.constant > 0
+        for given, made, side, stride, padding in zip(
+            image.shape[2:],
+            result.shape[2:],
+            window.sides,
+            window.strides,
+            window.padding,
+            strict=True,
+        )
+    )

@@ -1,0 +1,193 @@
+"""Convolutions by windows of several pixels, or with strides, as products of matrices on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from codegen_svc.emitters.triton.pixel_windows import PixelWindows, pixel_windows
+from codegen_svc.emitters.triton.tiling import Tiling
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import TargetFacts, target_facts
+from optimizer_svc.pipeline import OptimizeResult, optimize
+from tests.support.template_kernels import UNITS, as_array
+from tests.support.traced_graphs import traced_one
+from tests.support.triton_cases import expected, interpreter_case, random_buffers
+from tests.support.triton_interpreter import run_interpreted
+
+
+@dataclass(frozen=True)
+class Form:
+    """A convolution: channels of image and result, sides of image and window, and its moves."""
+
+    channels: int = 32
+    results: int = 16
+    sides: tuple[int, int] = (6, 9)
+    window: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (1, 1)
+    images: int = 2
+    is_last: bool = True
+    has_slices: bool = False
+
+    def convolve(self, image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
+        made = functional.conv2d(image, weight, bias, stride=self.stride, padding=self.padding)
+        return functional.relu(made + residual)
+
+    def operands(self) -> list[Tensor]:
+        """Image, weight, bias and residual of bf16."""
+        torch.manual_seed(0)
+        image = torch.randn(self.images, self.channels, *self.sides)
+        weight = torch.randn(self.results, self.channels, *self.window) / 4
+        made = functional.conv2d(image, weight, stride=self.stride, padding=self.padding)
+        layout = torch.channels_last if self.is_last else torch.contiguous_format
+        found = (image, weight, torch.randn(self.results), torch.randn_like(made))
+        narrow = [tensor.to(torch.bfloat16) for tensor in found]
+        return [x.contiguous(memory_format=layout) if x.dim() == 4 else x for x in narrow]
+
+
+FORMS = {
+    "padded": Form(),
+    "stride": Form(stride=(2, 2), sides=(8, 10)),
+    "uneven": Form(window=(3, 1), stride=(2, 1), padding=(1, 0), sides=(7, 5)),
+    "inside": Form(padding=(0, 0)),
+    "one pixel": Form(window=(1, 1), stride=(2, 2), padding=(0, 0)),
+    "row": Form(window=(1, 3), padding=(0, 1)),
+    "column": Form(window=(3, 1), padding=(1, 0)),
+    "one image": Form(images=1),
+    "channels first": Form(is_last=False),
+    "slices": Form(has_slices=True),
+    "slices by strides": Form(stride=(2, 2), sides=(8, 10), has_slices=True),
+    "slices inside": Form(padding=(0, 0), has_slices=True),
+    "slices of a row": Form(window=(1, 3), padding=(0, 1), has_slices=True),
+    "three channels": Form(3, window=(7, 7), stride=(2, 2), padding=(3, 3), sides=(12, 14)),
+    "three channels, stride 1": Form(3, is_last=False),
+}
+TARGET = target_facts("cuda:sm_90a")
+
+
+def any_channels(form: Form) -> TargetFacts:
+    """The target with convolutions of any channels by kernels; so slow that it needs slices."""
+    known, gpu = TARGET.convolutions, TARGET.gpu
+    assert known is not None
+    assert gpu is not None
+    if form.has_slices:
+        gpu = replace(gpu, multiply_adds_per_cycle=1)
+    convolutions = replace(known, window_channels=8)
+    return replace(TARGET, convolutions=convolutions, gpu=gpu)
+
+
+def optimized(
+    function: Callable[..., Tensor],
+    given: list[Tensor],
+    target: TargetFacts,
+    choice: ProductChoice = ProductChoice.AUTO,
+) -> OptimizeResult:
+    captured = traced_one(function, *given)
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=target.max_sorted_elems)
+    found = optimize(lowered.graph, target, choice)
+    verify_program(found.program)
+    return found
+
+
+def windows_of(found: OptimizeResult) -> tuple[Kernel, PixelWindows]:
+    made = [(kernel, pixel_windows(kernel)) for kernel in found.program.kernels]
+    ((kernel, windows),) = [(kernel, windows) for kernel, windows in made if windows is not None]
+    assert windows is not None
+    return kernel, windows
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_one_kernel_convolves_and_computes_what_follows(form: Form) -> None:
+    given = form.operands()
+    found = optimized(form.convolve, given, any_channels(form))
+    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    _, windows = windows_of(found)
+    assert form.has_slices == bool(windows.product.batches)
+    (result,) = run_program(found.program, [as_array(x) for x in given])
+    exact = form.convolve(*(x.double() for x in given))
+    assert isinstance(result, np.ndarray)
+    difference = np.abs(result.astype(np.float64) - exact.numpy()).max()
+    assert difference <= 2 * UNITS[torch.bfloat16] * exact.abs().max().item()
+
+
+def test_boxes_of_pixels_equal_the_loop_interpreter() -> None:
+    """By fewer and more pixels than an image has, with one program for a tile and for several."""
+    launches, references = [], []
+    for number, form in enumerate(FORMS.values()):
+        kernel, windows = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+        buffers = random_buffers(kernel, {})
+        for pixels in (16, 64):
+            box = windows.best_box(pixels)
+            assert box is not None
+            programs = 3 if number % 2 else 0
+            tiling = Tiling(
+                16, 16, pixels, False, 32, 4, 3, kblock=32, has_maps=True, programs=programs
+            )
+            launches.append(interpreter_case(kernel, buffers, {}, replace(tiling, box=box)))
+            references.append(expected(kernel, buffers, {})[kernel.params[-1].name])
+    for reference, result in zip(references, run_interpreted(launches), strict=True):
+        assert not isinstance(result, str), result
+        got, exact = (array.astype(np.float64) for array in (result[-1], reference))
+        assert (np.abs(got - exact) <= 2 * 2**-8 * np.maximum(np.abs(exact), 1)).all()
+
+
+def test_boxes_have_few_tiles() -> None:
+    form = Form(64, 64, images=32, sides=(14, 14))
+    _, windows = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+    box = windows.best_box(128)
+    assert box == (32, 2, 2)
+    assert windows.tiles(box) == 49  # no pixel is computed for nothing
+
+
+def grouped(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return functional.relu(functional.conv2d(image, weight[:, : image.shape[1] // 2], groups=2))
+
+
+def dilated(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return functional.relu(functional.conv2d(image, weight, dilation=2))
+
+
+def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return functional.conv2d(image, weight)
+
+
+@pytest.mark.parametrize(
+    ("function", "form", "reason"),
+    [
+        (grouped, Form(128, 128), "of groups"),
+        (dilated, Form(64, 64), "with dilations"),
+        (alone, Form(64, 64), "by a window with nothing to compute behind them"),
+        (None, Form(64, 24), "by a window, whose channels are no multiples of 64"),
+        (None, Form(3, 12), "by a window, of an odd number of results"),
+        (None, Form(64, 64, window=(1, 1)), "with padding of a whole window"),
+    ],
+    ids=["groups", "dilation", "alone", "channels", "odd", "padding"],
+)
+def test_other_convolutions_are_the_frameworks(
+    function: Callable[..., Tensor] | None, form: Form, reason: str
+) -> None:
+    found = optimized(function or form.convolve, form.operands(), TARGET)
+    assert any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    assert f"convolutions: 1 by the framework: {reason}" in dict(found.stages)["report"]
+
+
+def test_a_request_may_choose() -> None:
+    form = Form(64, 64)
+    choose = partial(optimized, form.convolve, form.operands(), TARGET)
+    reason = "by a window, because the request asks for the library"
+    report = dict(choose(ProductChoice.LIBRARY).stages)["report"]
+    assert f"convolutions: 1 by the framework: {reason}" in report
+    windows_of(choose(ProductChoice.OWN))
