@@ -238,8 +238,7 @@ class ConvolutionFacts:
     `widened` types, and their gradients, take the library less time in f32, conversions included.
     On a GPU, all images have at least `least_pixels` pixels together, and something is computed
     behind the convolution. A GPU's kernels also compute convolutions by windows of `windows` types,
-    of images with up to four channels, and of others if all channels are multiples of
-    `window_channels`.
+    of images with up to four channels, or a multiple of `window_channels`.
     """
 
     one_pixel: tuple[str, ...]

@@ -41,7 +41,7 @@ class ContractionChoice:
     `rows` has the image of a convolution that a GPU computes, by its result: a value (pixels,
     channels), or (images, down, across, channels), whose rows memory holds. Convolutions by windows
     have `weights`, too: values (results, down, across, channels). The pixels of the first
-    `split_taps` axes of their windows are slices of the sum.
+    `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
     """
 
     results: frozenset[int] = frozenset()
@@ -58,3 +58,4 @@ class ContractionChoice:
     weights: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
     split_taps: Mapping[int, int] = field(default_factory=dict)
+    stored: frozenset[int] = frozenset()

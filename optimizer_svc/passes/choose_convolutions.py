@@ -12,7 +12,8 @@ Where the library has no fast code for 16 bits, it computes the others, and grad
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from dataclasses import dataclass, replace
+from itertools import count
 
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Arg, Graph, Node, TensorType
@@ -29,6 +30,7 @@ from optimizer_svc.analysis.moved_windows import (
     split_taps,
     window_refused,
 )
+from optimizer_svc.analysis.points_to_store import last_points, points_that_meet
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 
@@ -50,63 +52,159 @@ def choose_convolutions(
     nodes = [n for n in graph.nodes if n.attr("op") in (CONVOLUTION, _GRADIENTS)]
     if not nodes or target.convolutions is None:
         return ContractionChoice()
-    facts = graph_facts(graph)
-    images: dict[int, int] = {}
-    factors: set[int] = set()
-    widened: Counter[str] = Counter()
-    refused: Counter[str] = Counter()
-    wide_results: set[int] = set()
-    rows: dict[int, int] = {}
-    weights: dict[int, int] = {}
-    splits: dict[int, int] = {}
-    returned = frozenset(outputs_read(graph))
-    fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
+    chooser = _Chooser(graph_facts(graph), target, target.convolutions, choice)
     for node in nodes:
         spend(8)
-        verdict = _verdict(facts, node, target.convolutions)
-        is_moved = False
-        if target.has_matrix_units and verdict is None:
-            verdict = _product_refused(facts, node, target.convolutions, choice, returned)
-        elif target.has_matrix_units and _has_window(facts, node, target.convolutions):
-            verdict = _moved_refused(facts, node, target.convolutions, choice, returned)
-            is_moved = verdict is None
+        chooser.add(node)
+    return chooser.result()
+
+
+class _Chooser:
+    """The convolutions so far, and the reasons against the others."""
+
+    def __init__(
+        self,
+        facts: GraphFacts,
+        target: TargetFacts,
+        known: ConvolutionFacts,
+        choice: ProductChoice,
+    ) -> None:
+        self._facts, self._target, self._known = facts, target, known
+        self._choice = choice
+        self._returned = frozenset(outputs_read(facts.graph))
+        self._images: dict[int, int] = {}
+        self._factors: set[int] = set()
+        self._widened: Counter[str] = Counter()
+        self._wide_results: set[int] = set()
+        self._refused: Counter[str] = Counter()
+        self._rows: dict[int, int] = {}
+        self._weights: dict[int, int] = {}
+        self._splits: dict[int, int] = {}
+        self._stored: set[int] = set()
+        inputs = (source.value for source in facts.graph.inputs)
+        self._fresh = count(1 + max([*facts.types, *inputs]))
+
+    def add(self, node: Node) -> None:
+        """Decides about a convolution, or about its gradients."""
+        verdict = self._decided(node)
+        if not isinstance(verdict, Refused):
+            self._take(node, verdict)
+            return
+        facts, target = self._facts, self._target
         has_depthwise = (target.depthwise or target.depthwise_template) is not None
         is_reported_later = has_depthwise and is_depthwise(facts, node)
-        if verdict is None:
-            image, weight = operands(node)[:2]
-            images[node.results[0]] = image
-            if is_moved:
-                splits[node.results[0]] = _split_taps(facts, node, target)
-                weights[node.results[0]] = fresh + len(rows) + len(weights)
-            else:
-                factors.add(weight)
-            if target.has_matrix_units:
-                rows[node.results[0]] = fresh + len(rows) + len(weights)
-            else:
-                factors.add(image)
-        elif _is_widened(facts, node, target.convolutions):
-            widened[node.types[0].dtype.value] += not is_reported_later
-            wide_results.update(node.results)
+        if _is_widened(facts, node, self._known):
+            self._widened[node.types[0].dtype.value] += not is_reported_later
+            self._wide_results.update(node.results)
         elif node.attr("op") == CONVOLUTION and not is_reported_later:
-            refused[verdict.reason] += 1
-    counts = {"of one pixel": len(images) - len(weights), "by a window": len(weights)}
-    notes = [f"convolutions: {count} {kind} by kernels" for kind, count in counts.items() if count]
-    notes += [
-        f"convolutions: {count} of {dtype} by the framework in f32, which takes it less time"
-        for dtype, count in widened.items()
-        if count
-    ]
-    notes += [f"convolutions: {count} by the framework: {why}" for why, count in refused.items()]
-    return ContractionChoice(
-        frozenset(images),
-        frozenset(factors),
-        images,
-        tuple(notes),
-        widened=frozenset(wide_results),
-        rows=rows,
-        weights=weights,
-        split_taps=splits,
-    )
+            self._refused[verdict.reason] += 1
+
+    def _decided(self, node: Node) -> _Chosen | Refused:
+        """How kernels compute a node; why they do not."""
+        refused = _verdict(self._facts, node, self._known)
+        if not self._target.has_matrix_units:
+            return refused or _Chosen()
+        return self._product(node) if refused is None else self._moved(node, refused)
+
+    def result(self) -> ContractionChoice:
+        """The choice, with its reasons."""
+        images = self._images
+        if self._target.has_matrix_units:
+            self._stored |= points_that_meet(self._facts, images)
+        counts = {
+            "of one pixel": len(images) - len(self._weights),
+            "by a window": len(self._weights),
+        }
+        notes = [f"convolutions: {n} {kind} by kernels" for kind, n in counts.items() if n]
+        notes += [
+            f"convolutions: {n} of {dtype} by the framework in f32, which takes it less time"
+            for dtype, n in self._widened.items()
+            if n
+        ]
+        notes += [f"convolutions: {n} by the framework: {why}" for why, n in self._refused.items()]
+        return ContractionChoice(
+            frozenset(images),
+            frozenset(self._factors),
+            images,
+            tuple(notes),
+            widened=frozenset(self._wide_results),
+            rows=self._rows,
+            weights=self._weights,
+            split_taps=self._splits,
+            stored=frozenset(self._stored),
+        )
+
+    def _take(self, node: Node, chosen: _Chosen) -> None:
+        (result,), (image, weight) = node.results, operands(node)[:2]
+        self._images[result] = image
+        self._stored |= chosen.stored
+        if chosen.split_taps is None:
+            self._factors.add(weight)
+        else:
+            self._weights[result] = next(self._fresh)
+            self._splits[result] = chosen.split_taps
+        if self._target.has_matrix_units:
+            self._rows[result] = next(self._fresh)
+        else:
+            self._factors.add(image)
+
+    def _product(self, node: Node) -> _Chosen | Refused:
+        """How a GPU's kernels compute a convolution of one pixel; why they do not."""
+        image, result = self._facts.types[operands(node)[0]], node.types[0]
+        if not all(extent.is_constant for extent in (*image.shape, *result.shape)):
+            return Refused("of one pixel, of varying sizes")
+        if any(extent.constant % _EVEN_CHANNELS for extent in (image.shape[1], result.shape[1])):
+            return Refused(f"of one pixel, whose channels are no multiples of {_EVEN_CHANNELS}")
+        pixels = product_of([image.shape[0], *image.shape[2:]]).constant
+        if pixels < self._known.least_pixels and self._choice is ProductChoice.AUTO:
+            return Refused(f"of one pixel, for fewer than {self._known.least_pixels} pixels")
+        return self._with_points(node, "of one pixel", _Chosen())
+
+    def _moved(self, node: Node, otherwise: Refused) -> _Chosen | Refused:
+        """How a GPU's kernels compute a convolution by a window; why they do not."""
+        if not _has_window(self._facts, node, self._known):
+            return otherwise
+        image, weight = (self._facts.types[value] for value in operands(node)[:2])
+        window, result = moved_window(node, weight), node.types[0]
+        if isinstance(window, Refused):
+            return window
+        refused = window_refused(window, (image, weight, result), self._known)
+        if refused is not None:
+            return refused
+        is_wide, gpu = few_channels(window, image, result) is None, self._target.gpu
+        split = split_taps(window, weight, result, gpu) if is_wide and gpu else 0
+        # Alone, the library is as fast, but for few tiles, or images of few channels.
+        is_faster = split > 0 or not is_wide
+        return self._with_points(node, "by a window", _Chosen(split), is_faster=is_faster)
+
+    def _with_points(
+        self, node: Node, kind: str, chosen: _Chosen, *, is_faster: bool = False
+    ) -> _Chosen | Refused:
+        """The convolution with what follows; why the request, or that, leaves it to the library.
+
+        `is_faster`: a kernel is, even with nothing behind it.
+        """
+        if self._choice is ProductChoice.LIBRARY:
+            return Refused(f"{kind}, because the request asks for the library")
+        (result,) = node.results
+        ends = last_points(self._facts, result)
+        is_faster |= any(end != result for end in ends) or self._choice is ProductChoice.OWN
+        if not is_faster and not are_points_next(self._facts, result, self._returned):
+            return Refused(f"{kind} with nothing to compute behind them")
+        return replace(chosen, stored=ends)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """A convolution that kernels compute.
+
+    Memory holds the `stored` values behind it: reductions or the like follow, whose kernels would
+    compute them again. `split_taps`: the pixels of so many axes of its window are slices of the
+    sum; None without a window.
+    """
+
+    split_taps: int | None = None
+    stored: frozenset[int] = frozenset()
 
 
 def _verdict(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused | None:
@@ -143,69 +241,12 @@ def _refused(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> Refused 
     return None
 
 
-def _product_refused(
-    facts: GraphFacts,
-    node: Node,
-    known: ConvolutionFacts,
-    choice: ProductChoice,
-    returned: Collection[int],
-) -> Refused | None:
-    """Why a GPU's kernels do not compute a convolution of one pixel; None if they do."""
-    image, result = facts.types[operands(node)[0]], node.types[0]
-    if not all(extent.is_constant for extent in (*image.shape, *result.shape)):
-        return Refused("of one pixel, of varying sizes")
-    if any(extent.constant % _EVEN_CHANNELS for extent in (image.shape[1], result.shape[1])):
-        return Refused(f"of one pixel, whose channels are no multiples of {_EVEN_CHANNELS}")
-    pixels = product_of([image.shape[0], *image.shape[2:]]).constant
-    if pixels < known.least_pixels and choice is ProductChoice.AUTO:
-        return Refused(f"of one pixel, for fewer than {known.least_pixels} pixels")
-    return _choice_refused(facts, node, choice, returned, "of one pixel")
-
-
-def _choice_refused(
-    facts: GraphFacts, node: Node, choice: ProductChoice, returned: Collection[int], kind: str
-) -> Refused | None:
-    """Why the request, or what follows a convolution, leaves it to the library."""
-    if choice is ProductChoice.LIBRARY:
-        return Refused(f"{kind}, because the request asks for the library")
-    if choice is ProductChoice.AUTO and not are_points_next(facts, node.results[0], returned):
-        return Refused(f"{kind} with nothing to compute behind them")
-    return None
-
-
 def _has_window(facts: GraphFacts, node: Node, known: ConvolutionFacts) -> bool:
     """True for a convolution by a window that moves over more than each pixel."""
     window, kinds = node.attr("window"), [facts.types[value] for value in operands(node)]
     if not known.windows or node.attr("op") != CONVOLUTION or not isinstance(window, tuple):
         return False
     return _is_convolution(kinds, node.types) and _window_refused(window, kinds[1]) is not None
-
-
-def _split_taps(facts: GraphFacts, node: Node, target: TargetFacts) -> int:
-    """The axes of a chosen convolution's window whose pixels are slices of the sum."""
-    image, weight = (facts.types[value] for value in operands(node)[:2])
-    window = moved_window(node, weight)
-    if isinstance(window, Refused) or target.gpu is None:
-        return 0
-    if few_channels(window, image, node.types[0]) is not None:
-        return 0
-    return split_taps(window, weight, node.types[0], target.gpu)
-
-
-def _moved_refused(
-    facts: GraphFacts,
-    node: Node,
-    known: ConvolutionFacts,
-    choice: ProductChoice,
-    returned: Collection[int],
-) -> Refused | None:
-    """Why a GPU's kernels do not compute a convolution by a window; None if they do."""
-    kinds = [facts.types[value] for value in operands(node)]
-    window = moved_window(node, kinds[1])
-    if isinstance(window, Refused):
-        return window
-    refused = window_refused(window, (kinds[0], kinds[1], node.types[0]), known)
-    return refused or _choice_refused(facts, node, choice, returned, "by a window")
 
 
 def _window_refused(window: tuple[Arg, ...], weight: TensorType) -> Refused | None:

@@ -67,6 +67,8 @@ def choose_materialized(
         for rows in sorted((*choice.rows.values(), *choice.weights.values())):
             if rows in facts.types:
                 _operand_view(facts, storages, rows, takes_any=False)
+        for value in sorted(choice.stored & facts.types.keys()):
+            _operand_view(facts, storages, value, takes_any=True)
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
     row_cats = _materialize_rows(facts, storages, products)

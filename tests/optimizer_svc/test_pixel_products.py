@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.product_choice import ProductChoice
@@ -107,10 +108,9 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
         (convolve, operands(results=20), "of one pixel, whose channels are no multiples of 8"),
         (summed, operands(), "of one pixel with nothing to compute behind them"),
         (alone, operands(), "of one pixel with nothing to compute behind them"),
-        (padded, operands(), "of one pixel with nothing to compute behind them"),
-        (strided, operands(side=28), "by a window, whose channels are no multiples of 64"),
+        (strided, operands(side=28), "by a window, whose channels are no multiples of 32"),
     ],
-    ids=["pixels", "channels", "odd", "statistics", "alone", "padded", "strided"],
+    ids=["pixels", "channels", "odd", "statistics", "alone", "strided"],
 )
 def test_other_convolutions_are_the_frameworks(
     function: Callable[..., Tensor], given: list[Tensor], reason: str
@@ -118,6 +118,39 @@ def test_other_convolutions_are_the_frameworks(
     found = optimized(function, given)
     assert any(isinstance(step, ExternCall) for step in found.program.plan.steps)
     assert f"convolutions: 1 by the framework: {reason}" in dict(found.stages)["report"]
+
+
+def pooled(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
+    return functional.relu(functional.conv2d(image, weight)).mean((2, 3))
+
+
+@pytest.mark.parametrize("function", [padded, pooled])
+def test_points_before_a_reduction_or_padding_are_stored(
+    function: Callable[..., Tensor],
+) -> None:
+    program = optimized(function, operands()).program
+    assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
+    (kernel,) = (k for k in program.kernels if find_contraction(k) is not None)
+    assert kernel.params[-1].dtype is DType.BF16
+    given = operands()
+    (found,) = run_program(program, [as_array(x) for x in given[:2]])
+    exact = function(*(x.double() for x in given))
+    assert isinstance(found, np.ndarray)
+    difference = np.abs(found.astype(np.float64) - exact.numpy()).max()
+    assert difference <= 2 * UNITS[torch.bfloat16] * exact.abs().max().item()
+
+
+def test_where_two_products_meet_one_is_stored() -> None:
+    def block(image: Tensor, weight: Tensor, other: Tensor, shortcut: Tensor) -> Tensor:
+        found = functional.conv2d(image, weight) + functional.conv2d(other, shortcut, stride=2)
+        return functional.relu(found)
+
+    image, weight = operands()[:2]
+    other, shortcut = operands(side=20, channels=32)[:2]
+    program = optimized(block, [image, weight, other, shortcut]).program
+    products = [k for k in program.kernels if find_contraction(k) is not None]
+    stored = [k.params[-1].dtype for k in products]
+    assert (len(program.plan.steps), stored) == (2, [DType.BF16, DType.BF16])
 
 
 def test_a_request_may_choose() -> None:

@@ -16,7 +16,7 @@ from codegen_svc.emitters.triton.pixel_windows import PixelWindows, pixel_window
 from codegen_svc.emitters.triton.tiling import Tiling
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.ir.interpret.programs import run_program
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Kernel, Load
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.ir.verify import verify_program
@@ -170,7 +170,7 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
         (grouped, Form(128, 128), "of groups"),
         (dilated, Form(64, 64), "with dilations"),
         (alone, Form(64, 64), "by a window with nothing to compute behind them"),
-        (None, Form(64, 24), "by a window, whose channels are no multiples of 64"),
+        (None, Form(48, 64), "by a window, whose channels are no multiples of 32"),
         (None, Form(3, 12), "by a window, of an odd number of results"),
         (None, Form(64, 64, window=(1, 1)), "with padding of a whole window"),
     ],
@@ -191,3 +191,27 @@ def test_a_request_may_choose() -> None:
     report = dict(choose(ProductChoice.LIBRARY).stages)["report"]
     assert f"convolutions: 1 by the framework: {reason}" in report
     windows_of(choose(ProductChoice.OWN))
+
+
+def test_a_result_before_a_reduction_is_stored_once() -> None:
+    """Kernels of the reduction read it: they neither compute it again nor add its slices."""
+    form = Form(has_slices=True)
+
+    def normed(*given: Tensor) -> Tensor:
+        return functional.group_norm(form.convolve(*given), 2)
+
+    found = optimized(normed, form.operands(), any_channels(form))
+    kernels = found.program.kernels
+    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    assert sum(pixel_windows(kernel) is not None for kernel in kernels) == 1
+    (result,) = run_program(found.program, [as_array(x) for x in form.operands()])
+    exact = normed(*(x.double() for x in form.operands()))
+    assert isinstance(result, np.ndarray)
+    assert np.abs(result.astype(np.float64) - exact.numpy()).max() <= 3 * 2**-7
+    slices = [k for k in kernels if sum(isinstance(s, Load) for s in k.body) >= form_taps(form)]
+    assert len(slices) == 1
+
+
+def form_taps(form: Form) -> int:
+    """The slices of a convolution's sum: the pixels of its window."""
+    return form.window[0] * form.window[1]

@@ -218,8 +218,8 @@ def _places(
         steps = {name: strides[name] // strides[tap] for name in pixels if strides[tap] > 0}
         even = [n for n, step in steps.items() if step * strides[tap] == strides[n] and step > 0]
         near = min(even, key=steps.__getitem__, default=None)
-        has_room = others + len(pixels) + len(taps) < MOST_AXES
-        if near is None or has_room or steps[near] > MOST_STEP:
+        fits_map = others + len(pixels) + len(taps) < MOST_AXES
+        if near is None or fits_map or steps[near] > MOST_STEP:
             yield "", tap, 1
             continue
         pixels.remove(near)

@@ -201,9 +201,9 @@ def test_plain_matrices_are_loaded_by_tensor_maps() -> None:
     source = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel))
     text = source.text
     assert ("in1_map", "tensordesc<bf16[256,64]>") in source.signature
-    assert [(m.param, m.shape, m.stride) for m in source.maps] == [
-        ("in0", (4096, 512), 512),
-        ("in1", (4096, 512), 512),
+    assert [(m.param, m.shape, m.strides) for m in source.maps] == [
+        ("in0", (4096, 512), (512,)),
+        ("in1", (4096, 512), (512,)),
     ]
     assert "in1_map.load([roffset, koffset]).T" in text
     assert "tl.load" not in text
