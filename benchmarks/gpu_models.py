@@ -6,7 +6,10 @@ of a call in three alternating arms: as Python calls it (Python, launches and ke
 as a CUDA graph (kernels alone). For a training step, which is not replayed, the errors are those of
 all gradients.
 
-Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...]
+Where a GPU's machine captures other graphs, `run` with `--json` writes them, and `build` with that
+file compiles them instead.
+
+Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...] [--graphs FILE]
        python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--no-inductor]
 """
 
@@ -33,6 +36,7 @@ from examples.model_zoo import model_of
 from examples.real_inputs import RealInput, reference_model
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
+from kernelfarm.ir.text import parse_graph
 from tests.support.prepared_folder import canonical_text, offline, prepare
 from tests.support.traced_graphs import recording
 
@@ -63,6 +67,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--models", nargs="*", choices=names(), default=names())
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--graphs", type=Path)
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -91,11 +96,20 @@ def build(options: argparse.Namespace) -> int:
     """Fills the folder; the exit status is 1 if a program did not compile."""
     options.folder.mkdir(parents=True, exist_ok=True)
     notes = {"transformers": metadata.version("transformers")}
-    prepared = prepare(_captured(options.models), options.folder, TARGET, notes)
+    captured = _written(options.graphs) if options.graphs else _captured(options.models)
+    prepared = prepare(captured, options.folder, TARGET, notes)
     for name, failure in prepared.failures.items():
         print(f"{name}: {failure}")
     print(f"{len(prepared.graphs)} models")
     return 1 if prepared.failures else 0
+
+
+def _written(file: Path) -> Iterator[tuple[str, list[Graph]]]:
+    """The graphs that a run captured, where they were others than the prepared ones."""
+    for row in json.loads(file.read_text()):
+        if row["other_graphs"]:
+            graphs = [parse_graph(text) for text in row["other_graphs"]]
+            yield f"{row['model']} torch.{row['dtype']}", graphs
 
 
 def _captured(wanted: list[str]) -> Iterator[tuple[str, list[Graph]]]:

@@ -304,7 +304,7 @@ class _GraphCompiler:
         It has the arguments of `gm`, and more behind them.
         """
         with unset_fake_temporarily():
-            facts = partial(self._recorded.facts, gm)
+            facts = partial(self._recorded.facts, gm, module.graph)
             return self._boxed(_Traced(module, _eager(gm), facts))
 
     def _boxed(self, traced: _Traced) -> BoxedFunction:

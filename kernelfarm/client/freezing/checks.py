@@ -12,6 +12,7 @@ from torch.nn import functional
 from kernelfarm.client.pytorch.private import is_parameter_or_buffer
 from kernelfarm.errors import CallerError
 
+_DEVICES = frozenset({"cpu", "cuda"})
 _TRAINING: dict[Any, int] = {
     torch.batch_norm: 5,
     functional.batch_norm: 5,
@@ -25,7 +26,7 @@ def frozen_inputs(module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, .
     """The positions of the parameters and buffers among the inputs of Dynamo's graph.
 
     Raises:
-        CallerError: the graph computes gradients, is one of training, or is not on a CPU.
+        CallerError: the graph computes gradients, is one of training, or is on another device.
     """
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
@@ -37,9 +38,10 @@ def frozen_inputs(module: fx.GraphModule, inputs: Sequence[Any]) -> tuple[int, .
         position = _TRAINING.get(node.target)
         if position is not None and _is_training(node, position):
             raise CallerError("freezing: the model is in training mode; call model.eval() first")
-    devices = {tensor.device.type for tensor in tensors} - {"cpu"}
+    devices = {tensor.device.type for tensor in tensors} - _DEVICES
     if devices:
-        raise CallerError(f"freezing: tensors on {', '.join(sorted(devices))}; expected cpu")
+        known = " or ".join(sorted(_DEVICES))
+        raise CallerError(f"freezing: tensors on {', '.join(sorted(devices))}; expected {known}")
     nodes = module.graph.find_nodes(op="placeholder")
     return tuple(
         position

@@ -43,19 +43,19 @@ def _fold(values: FrozenValues, norm: fx.Node) -> bool:
         return False
     gamma, beta, mean, variance = statistics
     epsilon = norm.args[6]
-    dtype = value_of(weight).dtype
+    dtype, device = value_of(weight).dtype, value_of(weight).device
     channels = value_of(mean).shape
     with values.graph.inserting_before(convolution):
         scale = values.call(
-            norm_scale, (gamma, variance, epsilon), values.empty(channels, torch.float64)
+            norm_scale, (gamma, variance, epsilon), values.empty(channels, torch.float64, device)
         )
         scaled = values.call(
             scaled_weight,
             (_before_cast(values, weight), scale, dtype),
-            values.empty(value_of(weight).shape, dtype),
+            values.empty(value_of(weight).shape, dtype, device),
         )
         shifted = values.call(
-            shifted_bias, (bias, mean, beta, scale, dtype), values.empty(channels, dtype)
+            shifted_bias, (bias, mean, beta, scale, dtype), values.empty(channels, dtype, device)
         )
     arguments = (convolution.args[0], scaled, shifted, *convolution.args[_BIAS + 1 :])
     convolution.args = arguments

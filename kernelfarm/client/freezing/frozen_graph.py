@@ -17,6 +17,7 @@ from kernelfarm.client.capture.captured import TracedModule
 from kernelfarm.client.capture.graph import FOLDED, PACKED
 from kernelfarm.client.capture.short_trace import RecordedModule
 from kernelfarm.client.freezing.fold_norms import fold_norms
+from kernelfarm.client.freezing.order_windows import order_windows
 from kernelfarm.client.freezing.pack_weights import pack_weights
 from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_layouts
 from kernelfarm.client.freezing.use_winograd import use_winograd
@@ -56,7 +57,8 @@ def freeze_graph(
     `parameters` are the positions of the arguments that do not change. Weights that are stored as
     integers stay so. Without oneDNN, weights are
     not packed. `target` is that of the processor that computes, by default this machine's. If the
-    library is to compute all `products`, their weights are packed for it.
+    library is to compute all `products`, their weights are packed for it. On a GPU, norms are
+    folded and weights of convolutions ordered.
 
     Raises:
         NotFrozenError: an operator needs a layout that it would not get.
@@ -75,7 +77,9 @@ def freeze_graph(
     values = FrozenValues(graph, frozen, mode)
     fold_norms(values)
     operators = packed_operators()
-    if operators is not None:
+    if values.is_on_gpu:
+        spread_layouts(values, order_windows(values))
+    elif operators is not None:
         facts = target_facts(target or host_cpu_target())
         if products is ProductChoice.LIBRARY:
             facts = replace(facts, frozen_products=FrozenProductFacts(), winograd=None)

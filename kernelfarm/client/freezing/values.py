@@ -11,6 +11,8 @@ from torch import fx
 
 from kernelfarm.client.pytorch.private import FakeTensorMode, OpOverload, has_effects, schema_of
 
+_CPU = torch.device("cpu")
+
 LARGE_BYTES = 64 * 2**20
 """A larger result is computed once only if it is no larger than what it is computed from."""
 
@@ -50,10 +52,18 @@ class FrozenValues:
         self.nodes.add(made)
         return made
 
-    def empty(self, shape: Sequence[Any], dtype: torch.dtype) -> torch.Tensor:
+    @property
+    def is_on_gpu(self) -> bool:
+        """True if some parameters are."""
+        values = (value_of(node) for node in self.nodes)
+        return any(v.device.type == "cuda" for v in values if isinstance(v, torch.Tensor))
+
+    def empty(
+        self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device = _CPU
+    ) -> torch.Tensor:
         """A value without data, row-major."""
         with self.mode:
-            return torch.empty(tuple(shape), dtype=dtype)
+            return torch.empty(tuple(shape), dtype=dtype, device=device)
 
     def _visit(self, node: fx.Node) -> None:
         if node.op == "get_attr":

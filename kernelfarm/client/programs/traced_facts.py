@@ -17,13 +17,21 @@ class RecordedUse:
     use: GraphUse
     step: TrainingStep = field(default_factory=TrainingStep)
 
-    def facts(self, graph: fx.GraphModule) -> TracedFacts:
-        """The facts of a graph of AOT Autograd, while its tracing context is active."""
-        return TracedFacts(self.use, self._static(graph), _origins(graph.graph), self.step)
+    def facts(self, graph: fx.GraphModule, made: fx.Graph | None = None) -> TracedFacts:
+        """The facts of a graph of AOT Autograd, while its tracing context is active.
+
+        `made`: the graph that was made of it, with constants behind its arguments.
+        """
+        static = (*self._static(graph), *_constants(graph, made))
+        return TracedFacts(self.use, static, _origins(graph.graph), self.step)
 
     def facts_of_recorded(self, graph: fx.Graph, module: fx.GraphModule) -> TracedFacts:
-        """The facts of a graph that was recorded from Dynamo's graph `module`."""
-        return TracedFacts(self.use, static_inputs(module), _origins(graph), self.step)
+        """The facts of a graph that was recorded from Dynamo's graph `module`.
+
+        It may have constants behind the arguments of that one.
+        """
+        static = (*static_inputs(module), *_constants(module, graph))
+        return TracedFacts(self.use, static, _origins(graph), self.step)
 
     def _static(self, graph: fx.GraphModule) -> tuple[int, ...]:
         if self.use is GraphUse.BACKWARD:
@@ -38,6 +46,12 @@ def static_inputs(graph: fx.GraphModule) -> tuple[int, ...]:
     """The positions of a Dynamo graph's inputs that keep their memory, as AOT Autograd sees it."""
     inputs = graph.graph.find_nodes(op="placeholder")
     return tuple(number for number, node in enumerate(inputs) if is_static_input(node))
+
+
+def _constants(before: fx.GraphModule, made: fx.Graph | None) -> range:
+    """The positions of the arguments that a graph has behind those of the one before it."""
+    count = len(before.graph.find_nodes(op="placeholder"))
+    return range(count, count if made is None else len(made.find_nodes(op="placeholder")))
 
 
 def _origins(graph: fx.Graph) -> tuple[str | None, ...]:

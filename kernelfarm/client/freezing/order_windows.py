@@ -1,0 +1,64 @@
+"""Gives convolutions on a GPU frozen weights whose channels are adjacent in memory.
+
+So do the farm's kernels and the framework's library read them there; otherwise each call turns
+them. The farm sees the order in the weight's strides. The result of such a convolution is channels
+last, too, as PyTorch decides.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from kernelfarm.client.freezing.values import FrozenValues, value_of
+
+_CONVOLUTION = torch.ops.aten.convolution.default
+_WEIGHT, _TRANSPOSED, _GROUPS = 1, 6, 8
+_RANK = 4
+
+
+def order_windows(values: FrozenValues) -> dict[fx.Node, torch.Tensor]:
+    """Orders the weights of convolutions by windows of several pixels, without groups.
+
+    The result has what was traced for the nodes whose values have another layout now.
+    """
+    ordered: dict[fx.Node, fx.Node] = {}
+    replaced: dict[fx.Node, torch.Tensor] = {}
+    for node in [*values.graph.nodes]:
+        weight = _weight(values, node)
+        if weight is None:
+            continue
+        if weight not in ordered:
+            with values.graph.inserting_before(node):
+                made = value_of(weight)
+                with values.mode:
+                    made = made.contiguous(memory_format=torch.channels_last)
+                ordered[weight] = values.call(with_last_channels, (weight,), made)
+        node.replace_input_with(weight, ordered[weight])
+        replaced[node] = value_of(node)
+        with values.mode:
+            args = fx.map_arg(node.args, value_of)
+            node.meta["val"] = _CONVOLUTION(*args)
+    return replaced
+
+
+def with_last_channels(weight: torch.Tensor) -> torch.Tensor:
+    """A weight with its channels last.
+
+    Shapes: (results, channels, height, width), in memory (results, height, width, channels)
+    """
+    return weight.contiguous(memory_format=torch.channels_last)
+
+
+def _weight(values: FrozenValues, node: fx.Node) -> fx.Node | None:
+    """The frozen weight of a convolution, if its channels are not last; else None."""
+    if node.target is not _CONVOLUTION:
+        return None
+    weight = node.args[_WEIGHT]
+    if not isinstance(weight, fx.Node) or weight not in values:
+        return None
+    if node.args[_TRANSPOSED] or node.args[_GROUPS] != 1:
+        return None
+    value = value_of(weight)
+    is_last = value.dim() == _RANK and value.is_contiguous(memory_format=torch.channels_last)
+    return None if value.dim() != _RANK or is_last else weight
