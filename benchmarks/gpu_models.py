@@ -6,11 +6,12 @@ of a call in three alternating arms: as Python calls it (Python, launches and ke
 as a CUDA graph (kernels alone). For a training step, which is not replayed, the errors are those of
 all gradients.
 
-Where a GPU's machine captures other graphs, `run` with `--json` writes them, and `build` with that
-file compiles them instead.
+With `--frozen`, inference models are frozen, by Inductor, too. Where a GPU's machine captures other
+graphs, `run` with `--json` writes them, and `build` with that file compiles them instead.
 
 Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...] [--graphs FILE]
        python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--no-inductor]
+       (with --frozen, both for frozen models)
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from examples.real_inputs import RealInput, reference_model
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.text import parse_graph
+from tests.support.frozen_graphs import captured_frozen, frozen_one
 from tests.support.prepared_folder import canonical_text, offline, prepare
 from tests.support.traced_graphs import recording
 
@@ -68,6 +70,7 @@ def main() -> int:
     parser.add_argument("--models", nargs="*", choices=names(), default=names())
     parser.add_argument("--json", type=Path)
     parser.add_argument("--graphs", type=Path)
+    parser.add_argument("--frozen", action="store_true")
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -96,7 +99,7 @@ def build(options: argparse.Namespace) -> int:
     """Fills the folder; the exit status is 1 if a program did not compile."""
     options.folder.mkdir(parents=True, exist_ok=True)
     notes = {"transformers": metadata.version("transformers")}
-    captured = _written(options.graphs) if options.graphs else _captured(options.models)
+    captured = _written(options.graphs) if options.graphs else _captured(options)
     prepared = prepare(captured, options.folder, TARGET, notes)
     for name, failure in prepared.failures.items():
         print(f"{name}: {failure}")
@@ -112,9 +115,13 @@ def _written(file: Path) -> Iterator[tuple[str, list[Graph]]]:
             yield f"{row['model']} torch.{row['dtype']}", graphs
 
 
-def _captured(wanted: list[str]) -> Iterator[tuple[str, list[Graph]]]:
-    for name, dtype, source in sources(wanted, "cpu"):
-        yield f"{name} {dtype}", graphs_of(source, runs=False)
+def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
+    for name, dtype, source in sources(options.models, "cpu"):
+        if options.frozen:
+            frozen, _ = frozen_one(source.model, TARGET, *source.args)
+            yield f"{name} {dtype}", [captured_frozen(frozen).graph]
+        else:
+            yield f"{name} {dtype}", graphs_of(source, runs=False)
 
 
 def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
@@ -166,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             row = Measured(name, str(dtype).removeprefix("torch."))
             try:
-                _measure(row, source, arms)
+                _measure(row, source, arms, is_frozen=options.frozen)
             except Exception as error:  # a model that fails is one row of the table
                 row.failure = "".join(traceback.format_exception_only(error)).strip()[:600]
                 texts = [canonical_text(graph) for graph in graphs_of(source, runs=True)]
@@ -179,7 +186,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(_is_good(row) for row in rows) else 1
 
 
-def _measure(row: Measured, source: RealInput, arms: tuple[str, ...]) -> None:
+def _measure(row: Measured, source: RealInput, arms: tuple[str, ...], *, is_frozen: bool) -> None:
     is_trained = source.name in TRAINED
     exact = _exact(source)
     row.largest = float(exact.abs().max())
@@ -188,7 +195,8 @@ def _measure(row: Measured, source: RealInput, arms: tuple[str, ...]) -> None:
         torch._dynamo.reset()
         function: Callable[..., torch.Tensor] = source.model
         if arm != "eager":
-            options = {"mode": "strict", "timeout_s": 2.0} if arm == "kernelfarm" else None
+            stated = {"mode": "strict", "timeout_s": 2.0, "freezing": is_frozen}
+            options = stated if arm == "kernelfarm" else {"freezing": is_frozen}
             function = torch.compile(source.model, backend=arm, options=options)
         calls[arm] = _step(source, function) if is_trained else _inferred(function, source.args)
         result = calls[arm]()

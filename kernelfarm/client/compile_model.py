@@ -25,6 +25,7 @@ from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
 
+_FROZEN_VENDORS = ("cpu:", "cuda:", "rocm:")
 _DEFAULTS = CompileOptions()
 
 
@@ -145,7 +146,7 @@ def compile_model(  # noqa: PLR0913 (the public entry point: all but two have de
     processors like this one.
 
     Raises:
-        CallerError: the model is to be frozen, and cannot be, or a target is no CPU.
+        CallerError: the model is to be frozen, and cannot be, for these targets.
         UnsupportedGraphError: the model cannot be captured as one graph.
         KernelfarmError: the farm does not answer or refuses; the message says why.
     """
@@ -175,9 +176,12 @@ def compile_exported(
     target_names = list(targets) if targets else [device_support(torch.device("cpu")).target]
     constants = None
     if is_frozen:
-        others = [name for name in target_names if not name.startswith("cpu:")]
+        others = [name for name in target_names if not name.startswith(_FROZEN_VENDORS)]
         if others:
-            raise CallerError(f"freezing: target {others[0]}; expected processors (cpu:...)")
+            raise CallerError(
+                f"freezing: target {others[0]}; expected processors (cpu:...) or GPUs (cuda:...,"
+                " rocm:...)"
+            )
         captured, constants = freeze_exported(exported, target_names, options.products)
         exported = replace(exported, captured=captured)
     programs = client.compile(

@@ -55,10 +55,9 @@ def freeze_graph(
     """The graph, divided; None if nothing can be computed once. `traced` is not changed.
 
     `parameters` are the positions of the arguments that do not change. Weights that are stored as
-    integers stay so. Without oneDNN, weights are
-    not packed. `target` is that of the processor that computes, by default this machine's. If the
-    library is to compute all `products`, their weights are packed for it. On a GPU, norms are
-    folded and weights of convolutions ordered.
+    integers stay so. `target` is that of the device that computes, by default the one of the
+    parameters. On a GPU, norms are folded and weights of convolutions ordered. On a processor with
+    oneDNN, weights are packed; if the library is to compute all `products`, theirs are, too.
 
     Raises:
         NotFrozenError: an operator needs a layout that it would not get.
@@ -77,7 +76,7 @@ def freeze_graph(
     values = FrozenValues(graph, frozen, mode)
     fold_norms(values)
     operators = packed_operators()
-    if values.is_on_gpu:
+    if is_for_gpu(target) if target else values.is_on_gpu:
         spread_layouts(values, order_windows(values))
     elif operators is not None:
         facts = target_facts(target or host_cpu_target())
@@ -89,6 +88,11 @@ def freeze_graph(
         replaced |= pack_weights(values, operators, facts, frozenset(replaced))
         spread_layouts(values, replaced)
     return _divided(values, arguments, _constants(traced, graph))
+
+
+def is_for_gpu(target: str) -> bool:
+    """True for the target of a GPU."""
+    return target_facts(target).gpu is not None
 
 
 def _is_packed(value: Any) -> bool:

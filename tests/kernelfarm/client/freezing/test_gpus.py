@@ -1,0 +1,101 @@
+"""Models that are frozen for GPUs."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+import kernelfarm
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.errors import CallerError
+from kernelfarm.ir.contractions import find_contraction
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import optimize
+from tests.support.frozen_graphs import captured_frozen, frozen_one
+
+TARGET = "cuda:sm_90a"
+
+
+class Block(nn.Module):
+    """A residual block whose weights are channels first."""
+
+    def __init__(self, channels: int = 32) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        self.grouped = nn.Conv2d(channels, channels, 3, padding=1, groups=2)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+        for norm in self.norms:
+            norm.running_mean.uniform_(-1, 1)
+            norm.running_var.uniform_(0.5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = torch.relu(self.norms[0](self.first(x)))
+        return torch.relu(self.norms[1](self.second(found)) + x) + self.grouped(x)
+
+
+@pytest.fixture
+def block() -> Block:
+    torch.manual_seed(0)
+    return Block().eval().bfloat16()
+
+
+def image(channels: int = 32) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(2, channels, 8, 8, dtype=torch.bfloat16)
+
+
+def test_norms_are_folded_and_weights_have_their_channels_last(block: Block) -> None:
+    frozen, _ = frozen_one(block, TARGET, image())
+    operators = [str(n.target) for n in frozen.module.graph.nodes if n.op == "call_function"]
+    assert not any("batch_norm" in name for name in operators)
+    made = [
+        value
+        for n in frozen.module.graph.find_nodes(op="placeholder")
+        if n.name.startswith("frozen") and (value := n.meta["val"]).dim() == 4
+    ]
+    assert len(made) == 2  # not the weight of groups, which the library reads as it is
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in made)
+
+
+def test_a_frozen_program_copies_no_weight(block: Block) -> None:
+    x = image().contiguous(memory_format=torch.channels_last)
+    target = target_facts(TARGET)
+    frozen, _ = frozen_one(block, TARGET, x)
+    low = decompose_to_prims(
+        captured_frozen(frozen).graph, max_sorted_elems=target.max_sorted_elems
+    )
+    program = optimize(low.graph, target).program
+    products = [k for k in program.kernels if find_contraction(k) is not None]
+    assert len(products) == 2
+    # Two convolutions with all that follows, the framework's, and the sum of both.
+    assert len(program.plan.steps) <= 4
+
+
+def test_a_frozen_graph_gives_what_the_model_gives(block: Block) -> None:
+    """Its results have the model's layout, whatever that of the convolutions in it is."""
+    frozen, inputs = frozen_one(block, TARGET, image())
+    with torch.no_grad():
+        constants = frozen.fold(*(inputs[position] for position in frozen.parameters))
+        (ours,) = fx.GraphModule({}, frozen.module.graph)(*inputs, *constants)
+        eager, exact = block(image()), copy.deepcopy(block).double()(image().double())
+    errors = [(found.double() - exact).abs().max().item() for found in (ours, eager)]
+    assert errors[0] <= 2 * errors[1]
+    assert ours.stride() == eager.stride()
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ([TARGET, "cpu:x86-64-v3"], "expected processors alone, or GPUs alone"),
+        (["ascend:910b2"], "expected processors"),
+    ],
+)
+def test_targets_that_share_no_constants_are_refused(
+    endpoint: str, block: Block, targets: list[str], message: str
+) -> None:
+    with pytest.raises(CallerError, match=message):
+        kernelfarm.compile(block, (image(),), targets=targets, is_frozen=True)
