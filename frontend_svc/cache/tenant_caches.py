@@ -50,7 +50,7 @@ class TenantCaches:
     def __init__(self, cache: KernelCache, tier: GatewayTier, signing: SigningPolicy) -> None:
         self._cache = cache
         self._tier = tier
-        self._signing = signing
+        self.signing = signing
         self._caches: dict[tuple[str, bytes], TenantCache] = {}
 
     def of(self, namespace_config: NamespaceConfig) -> TenantCache:
@@ -80,7 +80,7 @@ class TenantCaches:
             namespace_config,
             cache,
             TieredProgramCache(
-                cache, self._tier, self._signing, self._shared_programs(namespace_config)
+                cache, self._tier, self.signing, self._shared_programs(namespace_config)
             ),
             self._traces(cache, namespace_config),
             KeyIndex(cache.client, cache.redis_keys, Space.PROGRAMS),
@@ -91,10 +91,10 @@ class TenantCaches:
 
     def _shared_programs(self, namespace_config: NamespaceConfig) -> TieredProgramCache | None:
         shared = self._shared(namespace_config)
-        return None if shared is None else TieredProgramCache(shared, self._tier, self._signing)
+        return None if shared is None else TieredProgramCache(shared, self._tier, self.signing)
 
     def _traces(self, cache: KernelCache, namespace_config: NamespaceConfig) -> Traces:
-        signing, shared = trace_signing(self._signing), self._shared(namespace_config)
+        signing, shared = trace_signing(self.signing), self._shared(namespace_config)
         shared_traces = None if shared is None else shared.for_space(Space.TRACES, signing)
         return Traces(cache.for_space(Space.TRACES, signing), signing, shared_traces)
 

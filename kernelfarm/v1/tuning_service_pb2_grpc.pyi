@@ -59,6 +59,15 @@ class TuningServiceStub:
     PERMISSION_DENIED: the caller's role may only read.
     UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
     """
+    ReadTuning: _grpc.UnaryUnaryMultiCallable[_tuning_service_pb2.ReadTuningRequest, _tuning_service_pb2.ReadTuningResponse]
+    """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+    cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+    calls it.
+
+    INVALID_ARGUMENT: a field is malformed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+    """
 
 @_typing.type_check_only
 class TuningServiceAsyncStub(TuningServiceStub):
@@ -88,6 +97,15 @@ class TuningServiceAsyncStub(TuningServiceStub):
     INVALID_ARGUMENT: a field is malformed, or no candidate was measured. Do not retry.
     PERMISSION_DENIED: the caller's role may only read.
     UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+    """
+    ReadTuning: _aio.UnaryUnaryMultiCallable[_tuning_service_pb2.ReadTuningRequest, _tuning_service_pb2.ReadTuningResponse]  # type: ignore[assignment]
+    """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+    cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+    calls it.
+
+    INVALID_ARGUMENT: a field is malformed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
     """
 
 class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -127,6 +145,21 @@ class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT: a field is malformed, or no candidate was measured. Do not retry.
         PERMISSION_DENIED: the caller's role may only read.
         UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadTuning(
+        self,
+        request: _tuning_service_pb2.ReadTuningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tuning_service_pb2.ReadTuningResponse, _abc.Awaitable[_tuning_service_pb2.ReadTuningResponse]]:
+        """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+        cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+        calls it.
+
+        INVALID_ARGUMENT: a field is malformed. Do not retry.
+        UNAVAILABLE: the cache does not answer; retry with backoff.
+        UNIMPLEMENTED: the farm is older than tuning records; go on without them.
         """
 
 def add_TuningServiceServicer_to_server(servicer: TuningServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
