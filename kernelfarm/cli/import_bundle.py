@@ -67,12 +67,12 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Imports signed programs, traces and packages of another farm; the role is administrator.
+    """Imports signed programs, and what belongs to them; the role is administrator.
 
-    The farm accepts programs that a key it trusts for imports signed (KERNELFARM_IMPORT_KEYS_FILE),
-    and signs them again. Traces, and with --packages packages, are verified by
-    KERNELFARM_TRUSTED_KEYS_FILE and signed again with KERNELFARM_TRACE_KEY_FILE. With --disk
-    nothing is signed again.
+    The farm accepts programs and tuning records that a key it trusts for imports signed
+    (KERNELFARM_IMPORT_KEYS_FILE), and signs programs again. Traces, and with
+    --packages packages, are verified by KERNELFARM_TRUSTED_KEYS_FILE and signed again with
+    KERNELFARM_TRACE_KEY_FILE. With --disk nothing is signed again.
     """
     from kernelfarm.client.bundle.layout import open_bundle  # noqa: PLC0415 (keeps --help quick)
 
@@ -102,9 +102,11 @@ def _to_disk(programs: Iterable[StoredProgram], endpoint: str | None) -> list[st
         importer.add(stored, report)
     importer.finish()
     typer.echo(
-        f"{report.programs} programs, {report.traces} traces and {report.packages} packages:"
-        f" {settings.disk_cache_dir}"
+        f"{report.programs} programs, {report.traces} traces, {report.packages} packages and"
+        f" {report.tuning} tuning records: {settings.disk_cache_dir}"
     )
+    for reason in report.left_out:
+        typer.echo(f"left out: {reason}")
     if report.valid_until_s is not None:
         until = datetime.fromtimestamp(report.valid_until_s, UTC).isoformat()
         typer.echo(f"clients of {settings.endpoint} may use all of them without it until {until}")
@@ -149,7 +151,8 @@ def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
             importer.add(stored, report)
     typer.echo(
         f"{report.stored} programs imported, {report.present} were there, {report.traces} traces,"
-        f" {report.packages} packages"
+        f" {report.packages} packages, {report.tuning} tuning records with {report.reports} new"
+        " reports"
     )
     for reason in report.skipped:
         typer.echo(f"skipped: {reason}")

@@ -1,4 +1,4 @@
-"""The signed programs, traces and packages of a bundle, with the checks that all imports share.
+"""The signed contents of a bundle, with the checks that all imports share.
 
 Nothing here unpickles a package: its header and its signature are all that an import reads.
 """
@@ -13,15 +13,25 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from kernelfarm.client.bundle.layout import StoredProgram
+from kernelfarm.client.farm.checked_tuning import SignedTuning, stated_tuning
 from kernelfarm.client.packages import header as packages
 from kernelfarm.client.traces import header as traces
 from kernelfarm.client.traces.publication import PACKAGE_TAG
 from kernelfarm.digest import DIGEST_BYTES, trace_digest
-from kernelfarm.errors import MalformedMessageError
+from kernelfarm.errors import (
+    KernelfarmError,
+    MalformedMessageError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_content, check_manifest
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto
+
+ENDS_IMPORT = (PermissionDeniedError, UnauthenticatedError, UnavailableError)
+"""Errors that the next program would have too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,40 @@ def check_origin(shared: SharedContent, program_key: bytes, keyring: Keyring) ->
             f"{shared.name} does not have the digest or the tags of a {shared.kind.name}"
         )
     return parts
+
+
+def tuning_of(content: bytes) -> SignedTuning:
+    """A tuning record of a bundle; its signature is not verified.
+
+    Raises:
+        IntegrityError: its content is not the one that its manifest names.
+        MalformedMessageError: it is none.
+    """
+    found = _signed(content)
+    return stated_tuning(found.manifest, found.content)
+
+
+def each_tuning(
+    stored: StoredProgram, add: Callable[[SignedTuning], None], left_out: list[str]
+) -> int:
+    """Adds each tuning record of a program; returns how many were added.
+
+    A record that is malformed or refused is left out, with the reason.
+
+    Raises:
+        PermissionDeniedError, UnauthenticatedError, UnavailableError: the next one would fail, too.
+    """
+    added = 0
+    for content in stored.tuning():
+        try:
+            add(tuning_of(content))
+        except ENDS_IMPORT:
+            raise
+        except KernelfarmError as error:
+            left_out.append(f"tuning record of {stored.target}: {error.reason}: {error}")
+        else:
+            added += 1
+    return added
 
 
 def _signed(content: bytes) -> SignedContent:

@@ -17,6 +17,7 @@ from kernelfarm.client.bundle.contents import (
     SharedContent,
     SignedContent,
     check_origin,
+    each_tuning,
     program_of,
     shared_contents,
 )
@@ -26,6 +27,7 @@ from kernelfarm.client.disk.folder import checked_tier_folder
 from kernelfarm.client.disk.tier import Confirmation, DiskTier
 from kernelfarm.client.farm.access import STATE_SUFFIX, farm_file
 from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_content
+from kernelfarm.client.farm.checked_tuning import SignedTuning, check_tuning
 from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
 from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.settings import ClientSettings
@@ -36,13 +38,18 @@ from kernelfarm.signing.key_files import read_keyring
 
 @dataclass(slots=True)
 class DiskReport:
-    """What an import did; `valid_until_s` (seconds since 1970) is when the first entry expires."""
+    """What an import did; `valid_until_s` (seconds since 1970) is when the first entry expires.
+
+    `left_out` are tuning records that clients would not use, with the reason.
+    """
 
     programs: int = 0
     traces: int = 0
     packages: int = 0
+    tuning: int = 0
     valid_until_s: int | None = None
     refused: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 class DiskImporter:
@@ -69,7 +76,10 @@ class DiskImporter:
         self._first_epoch: int | None = None
 
     def add(self, stored: StoredProgram, report: DiskReport) -> None:
-        """Verifies and stores one program with its traces and packages; a refusal is reported."""
+        """Verifies and stores one program with what belongs to it; a refusal is reported.
+
+        Programs do not need their tuning records, so a record that is refused is left out alone.
+        """
         try:
             signed = program_of(stored)
             compiled = self._checked(signed)
@@ -95,6 +105,17 @@ class DiskImporter:
         report.traces += len(shared) - packages
         ends_s = [entry.manifest.not_after_s for entry in (signed, *entries)]
         report.valid_until_s = min([*ends_s, report.valid_until_s or ends_s[0]])
+        self._add_tuning(stored, report)
+
+    def _add_tuning(self, stored: StoredProgram, report: DiskReport) -> None:
+        def add(found: SignedTuning) -> None:
+            check_tuning(found, self._settings.namespaces, self._check)
+            self._note(found.manifest)
+            sha256 = found.manifest.content.sha256
+            if not self._put(found, {sha256: found.content}):
+                raise CallerError(f"{found.title}: {self._tier.root} cannot store it")
+
+        report.tuning += each_tuning(stored, add, report.left_out)
 
     def finish(self) -> None:
         """Notes for the clients which incarnation of the farm's epoch table the programs are of.
@@ -154,7 +175,7 @@ class DiskImporter:
         except (OSError, ValueError, MalformedMessageError):
             return None
 
-    def _put(self, signed: SignedContent, contents: dict[bytes, bytes]) -> bool:
+    def _put(self, signed: SignedContent | SignedTuning, contents: dict[bytes, bytes]) -> bool:
         """Stores an entry; False if the tier does not have it afterwards."""
         manifest = signed.manifest
         # The farm confirmed nothing after the epoch in which the program was made.
