@@ -34,7 +34,8 @@ class TuningServiceStub(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def __init__(self, channel):
@@ -69,7 +70,8 @@ class TuningServiceServicer(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def LookupTuning(self, request, context):
@@ -143,7 +145,8 @@ class TuningService(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @staticmethod

@@ -37,7 +37,8 @@ class TuningServiceStub:
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @_typing.overload
@@ -79,7 +80,8 @@ class TuningServiceAsyncStub(TuningServiceStub):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -117,7 +119,8 @@ class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @_abc_1.abstractmethod

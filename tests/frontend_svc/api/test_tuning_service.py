@@ -98,6 +98,25 @@ def test_wrong_times_are_refused_and_not_counted(
     assert not acme.look_up(asked).HasField("winner")
 
 
+def test_a_warmers_reports_serve_tenants_without_their_own(
+    tenant_farm: TenantFarm, acme: TuningCaller
+) -> None:
+    asked = subject()
+    for name in range(3):
+        assert not acme.look_up(asked, can_measure=False).HasField("winner")  # not settled before
+        warmer = reporter_of(tenant_farm, "acme", Role.WARMER, name=name)
+        warmer.report(asked, [9_000, 1_000, 9_000])
+        warmer.close()
+    found = acme.look_up(asked)
+    assert (found.winner.candidate, found.winner.reports) == (1, 3)
+    assert not found.should_measure and found.retry_after_ms == 0
+    record = acme.read(asked)
+    assert record is not None and record.manifest.namespace == "default/acme"
+    acme.report(asked, [1_000, 9_000, 9_000])
+    own = acme.look_up(asked)
+    assert (own.winner.candidate, own.winner.reports) == (0, 1), "the tenant decides by itself"
+
+
 def test_an_import_serves_the_tenant_of_its_administrator_alone(tenant_farm: TenantFarm) -> None:
     """Whatever namespace the record names, and whoever else has a subject with the same digest."""
     origin = read_signer(tenant_farm.farm.keys / PROGRAM_KEY, Space.PROGRAMS)
