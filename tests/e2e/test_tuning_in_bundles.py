@@ -96,11 +96,11 @@ class Fleet:
         certificate = str(self.job.folder / "m.certificate.json")
         return self.job.run("export-bundle", str(path), "--certificate", certificate)
 
-    def to_disk(self, bundle: str, disk: Path) -> Any:
-        """Imports a bundle for the clients of a machine that reaches no farm."""
+    def to_disk(self, bundle: str, disk: Path, endpoint: str = NOBODY) -> Any:
+        """Imports a bundle for the clients of this endpoint, by default one of no farm."""
         self.job.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
         path = str(self.job.folder / bundle)
-        return self.job.run("import-bundle", path, "--disk", endpoint=NOBODY)
+        return self.job.run("import-bundle", path, "--disk", endpoint=endpoint)
 
     def replica(self, endpoint: str, disk: Path) -> dict[str, int]:
         """The counters of a client whose products are tuned, and which measures nothing."""
@@ -242,6 +242,24 @@ def test_a_bundle_of_a_version_without_records_is_imported(fleet: Fleet, tmp_pat
     assert fleet.replica(NOBODY, tmp_path / "disk")["tuning.products.auto"] == 1
     present = fleet.job.run("import-bundle", str(fleet.job.folder / "old"))
     assert "0 tuning records with 0 new reports" in present.stdout
+
+
+def test_a_choice_of_few_reports_yields_to_a_farm_that_answers(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    fleet.report(OWN, clients=1)
+    assert fleet.warm().exit_code == 0
+    assert fleet.export().exit_code == 0
+    endpoint = fleet.job.farm.endpoint
+    for name, reached in (("alone", NOBODY), ("reached", endpoint)):
+        assert fleet.to_disk("bundle", tmp_path / name, reached).exit_code == 0
+    seen = fleet.replica(NOBODY, tmp_path / "alone")
+    assert (seen["tuning.disk.winners"], seen["tuning.products.tuned"]) == (PRODUCTS, 1)
+    assert library_steps() == 0
+    fleet.report(LIBRARY)
+    seen = fleet.replica(endpoint, tmp_path / "reached")
+    assert (seen.get("tuning.disk.winners", 0), seen["tuning.products.tuned"]) == (0, 1)
+    assert library_steps() == PRODUCTS
 
 
 def test_an_export_says_which_choices_it_leaves_out(fleet: Fleet) -> None:

@@ -131,21 +131,31 @@ def each_tuning(
 ) -> int:
     """Adds each tuning record of a program; returns how many were added.
 
-    A record that is malformed or refused is left out, with the reason.
+    A record that is malformed or refused is left out, with the reason; so are those behind a file
+    that was changed.
 
     Raises:
         PermissionDeniedError, UnauthenticatedError, UnavailableError: the next one would fail, too.
     """
     added = 0
-    for content in stored.tuning():
+
+    def add_one(content: bytes) -> int:
         try:
             add(tuning_of(content))
         except ENDS_IMPORT:
             raise
         except KernelfarmError as error:
             left_out.append(f"tuning record of {stored.target}: {error.reason}: {error}")
-        else:
-            added += 1
+            return 0
+        return 1
+
+    try:
+        for content in stored.tuning():
+            added += add_one(content)
+    except ENDS_IMPORT:
+        raise
+    except KernelfarmError as error:
+        left_out.append(f"tuning records of {stored.target}: {error.reason}: {error}")
     return added
 
 
