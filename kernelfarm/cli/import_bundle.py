@@ -45,6 +45,10 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
     target: Annotated[
         list[str] | None, typer.Option(help="Only programs for this target; repeatable.")
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Only tuning records of this device (see `doctor`); repeatable."),
+    ] = None,
     accept_invalidated: Annotated[
         bool,
         typer.Option(
@@ -76,11 +80,12 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
     """
     from kernelfarm.client.bundle.layout import open_bundle  # noqa: PLC0415 (keeps --help quick)
 
+    devices = frozenset(device or ())
     with open_bundle(bundle) as opened:
         if disk:
-            refused = _to_disk(_chosen(opened, target), endpoint)
+            refused = _to_disk(_chosen(opened, target), endpoint, devices)
         else:
-            call = _FarmCall(token, endpoint, attempts, accept_invalidated, packages)
+            call = _FarmCall(token, endpoint, attempts, accept_invalidated, packages, devices)
             refused = _to_farm(_chosen(opened, target), call)
     for reason in refused:
         typer.echo(f"refused: {reason}")
@@ -92,12 +97,14 @@ def _chosen(bundle: Bundle, targets: list[str] | None) -> Iterable[StoredProgram
     return (found for found in bundle.programs() if not targets or found.target in targets)
 
 
-def _to_disk(programs: Iterable[StoredProgram], endpoint: str | None) -> list[str]:
+def _to_disk(
+    programs: Iterable[StoredProgram], endpoint: str | None, devices: frozenset[str]
+) -> list[str]:
     from kernelfarm.client.bundle.to_disk import DiskImporter, DiskReport  # noqa: PLC0415
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
 
     settings = client_settings(**({} if endpoint is None else {"endpoint": endpoint}))
-    importer, report = DiskImporter(settings), DiskReport()
+    importer, report = DiskImporter(settings, devices), DiskReport()
     for stored in programs:
         importer.add(stored, report)
     importer.finish()
@@ -122,6 +129,7 @@ class _FarmCall:
     attempts: int
     accepts_invalidated: bool
     signs_packages: bool
+    devices: frozenset[str]
 
 
 def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
@@ -146,6 +154,7 @@ def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
             Retry(call.attempts),
             call.accepts_invalidated,
             call.signs_packages,
+            call.devices,
         )
         for stored in programs:
             importer.add(stored, report)

@@ -26,13 +26,14 @@ from kernelfarm.client.programs.product_subjects import ProductSubject, product_
 from kernelfarm.client.programs.product_tuner import TUNER
 from kernelfarm.client.warming.certificate import ProgramCoverage, TuningCoverage
 from kernelfarm.ir.program_ir import ExternCall
-from kernelfarm.signing import Signer, Space, new_signer
-from kernelfarm.signing.key_files import PROGRAM_KEY, PUBLIC_KEYS, read_signer
+from kernelfarm.signing import Keyring, Signer, Space, new_signer
+from kernelfarm.signing.key_files import PROGRAM_KEY, PUBLIC_KEYS, keyring_to_text, read_signer
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.manifest import manifest_from_proto
 from kernelfarm.wire.tuning import tuning_record_from_bytes, tuning_subject_to_proto
 from tests.support.farm import TIMEOUT_S, Farm, running_farm
 from tests.support.rewritten_bundles import with_records
+from tests.support.tampering_proxy import TamperingFarm
 from tests.support.trace_machines import counted
 from tests.support.traced_graphs import traced_one
 from tests.support.tuning_callers import TuningCaller
@@ -90,17 +91,18 @@ class Fleet:
         (chosen,) = self.entry.tuning or ()
         return chosen
 
-    def export(self, name: str = "bundle") -> Any:
+    def export(self, name: str = "bundle", endpoint: str = "") -> Any:
         """Writes a bundle, and returns what the command said."""
         path = self.job.folder / name
         certificate = str(self.job.folder / "m.certificate.json")
-        return self.job.run("export-bundle", str(path), "--certificate", certificate)
+        command = ("export-bundle", str(path), "--certificate", certificate)
+        return self.job.run(*command, endpoint=endpoint)
 
-    def to_disk(self, bundle: str, disk: Path, endpoint: str = NOBODY) -> Any:
+    def to_disk(self, bundle: str, disk: Path, endpoint: str = NOBODY, *more: str) -> Any:
         """Imports a bundle for the clients of this endpoint, by default one of no farm."""
         self.job.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
         path = str(self.job.folder / bundle)
-        return self.job.run("import-bundle", path, "--disk", endpoint=endpoint)
+        return self.job.run("import-bundle", path, "--disk", *more, endpoint=endpoint)
 
     def replica(self, endpoint: str, disk: Path) -> dict[str, int]:
         """The counters of a client whose products are tuned, and which measures nothing."""
@@ -260,6 +262,54 @@ def test_a_choice_of_few_reports_yields_to_a_farm_that_answers(
     seen = fleet.replica(endpoint, tmp_path / "reached")
     assert (seen.get("tuning.disk.winners", 0), seen["tuning.products.tuned"]) == (0, 1)
     assert library_steps() == PRODUCTS
+
+
+def test_a_farm_older_than_records_is_named_and_programs_are_carried_all_the_same(
+    fleet: Fleet,
+) -> None:
+    fleet.report(OWN)
+    assert fleet.warm().exit_code == 0
+    assert fleet.export().exit_code == 0
+    old = TamperingFarm(fleet.job.farm.endpoint)  # it knows no calls about tuning
+    endpoint = old.start()
+    try:
+        written = fleet.export("without", endpoint)
+        assert written.exit_code == INCOMPLETE
+        assert "1 programs, 1 traces, 0 packages, 0 tuning records" in written.stdout
+        imported = fleet.job.run(
+            "import-bundle", str(fleet.job.folder / "bundle"), endpoint=endpoint
+        )
+    finally:
+        old.stop()
+    for said in (written.stdout, imported.stdout):
+        assert "it is older than its caller; upgrade it" in said
+
+
+def test_records_of_other_devices_are_left_out_and_counted(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.report(OWN)
+    assert fleet.warm().exit_code == 0
+    assert fleet.export().exit_code == 0
+    other = fleet.to_disk("bundle", tmp_path / "disk", NOBODY, "--device", "another, driver 1")
+    assert "0 packages and 0 tuning records" in other.stdout
+    assert f"left out: 2 tuning records of {TARGET}: of other devices" in other.stdout
+    own = fleet.to_disk("bundle", tmp_path / "disk", NOBODY, "--device", CpuTimer().device())
+    assert "0 packages and 2 tuning records" in own.stdout and "left out" not in own.stdout
+
+
+def test_records_of_a_refused_program_are_left_out_and_counted(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    fleet.report(OWN)
+    assert fleet.warm().exit_code == 0
+    assert fleet.export().exit_code == 0
+    # Keys of another farm: neither programs nor records are trusted.
+    keyring = Keyring((new_signer(Space.PROGRAMS).trusted,))
+    path = tmp_path / "public.json"
+    path.write_text(keyring_to_text(keyring.keys))
+    fleet.job.environment.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(path))
+    imported = fleet.to_disk("bundle", tmp_path / "disk")
+    assert imported.exit_code == INCOMPLETE
+    assert f"left out: 2 tuning records of {TARGET}: their program was refused" in imported.stdout
 
 
 def test_an_export_says_which_choices_it_leaves_out(fleet: Fleet) -> None:

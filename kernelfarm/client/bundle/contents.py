@@ -126,37 +126,60 @@ def tuning_of(content: bytes) -> SignedTuning:
     return stated_tuning(found.manifest, found.content)
 
 
-def each_tuning(
-    stored: StoredProgram, add: Callable[[SignedTuning], None], left_out: list[str]
-) -> int:
-    """Adds each tuning record of a program; returns how many were added.
+@dataclass(slots=True)
+class TuningImport:
+    """Adds the tuning records of programs one by one; none that is refused ends an import.
 
-    A record that is malformed or refused is left out, with the reason; so are those behind a file
-    that was changed.
-
-    Raises:
-        PermissionDeniedError, UnauthenticatedError, UnavailableError: the next one would fail, too.
+    Records of other devices than `devices` are left out, if any are named. `left_out` gets the
+    reasons.
     """
-    added = 0
 
-    def add_one(content: bytes) -> int:
+    add: Callable[[SignedTuning], None]
+    devices: frozenset[str]
+    left_out: list[str]
+
+    def run(self, stored: StoredProgram) -> int:
+        """Adds the records of a program; returns how many were added.
+
+        What is behind a file that was changed is left out, too.
+
+        Raises:
+            PermissionDeniedError, UnauthenticatedError, UnavailableError: the next one would fail.
+        """
+        added = others = 0
         try:
-            add(tuning_of(content))
+            for content in stored.tuning():
+                is_added = self._one(stored, content)
+                added += is_added is True
+                others += is_added is None
         except ENDS_IMPORT:
             raise
         except KernelfarmError as error:
-            left_out.append(f"tuning record of {stored.target}: {error.reason}: {error}")
-            return 0
-        return 1
+            self.left_out.append(f"tuning records of {stored.target}: {error.reason}: {error}")
+        if others:
+            self.left_out.append(f"{others} tuning records of {stored.target}: of other devices")
+        return added
 
-    try:
-        for content in stored.tuning():
-            added += add_one(content)
-    except ENDS_IMPORT:
-        raise
-    except KernelfarmError as error:
-        left_out.append(f"tuning records of {stored.target}: {error.reason}: {error}")
-    return added
+    def _one(self, stored: StoredProgram, content: bytes) -> bool | None:
+        """Whether a record was added; None if it is of another device."""
+        try:
+            found = tuning_of(content)
+            if self.devices and found.record.subject.device not in self.devices:
+                return None
+            self.add(found)
+        except ENDS_IMPORT:
+            raise
+        except KernelfarmError as error:
+            self.left_out.append(f"tuning record of {stored.target}: {error.reason}: {error}")
+            return False
+        return True
+
+
+def note_unread(stored: StoredProgram, left_out: list[str]) -> None:
+    """Notes that the tuning records of a refused program were left out, if it has any."""
+    count = stored.tuning_count
+    if count:
+        left_out.append(f"{count} tuning records of {stored.target}: their program was refused")
 
 
 def _signed(content: bytes) -> SignedContent:

@@ -261,13 +261,18 @@ class StoredProgram:
         """The signed packages of its models, serialized; signatures are not verified."""
         return self._signed_contents(SIGNED_PACKAGE_TYPE)
 
+    @property
+    def tuning_count(self) -> int:
+        """The number of its tuning records."""
+        return len(self._signed_layers[SIGNED_TUNING_TYPE])
+
     def tuning(self) -> Iterator[bytes]:
         """Its signed tuning records, serialized; signatures are not verified.
 
         Raises:
             CallerError: there are too many, or one is too large.
         """
-        count = len(self._signed_layers[SIGNED_TUNING_TYPE])
+        count = self.tuning_count
         if count > _MAX_TUNING_RECORDS:
             raise CallerError(
                 f"a program of the bundle has {count} tuning records; expected at most"

@@ -16,8 +16,9 @@ from kernelfarm.client.bundle.contents import (
     PACKAGE,
     SharedContent,
     SignedContent,
+    TuningImport,
     check_origin,
-    each_tuning,
+    note_unread,
     program_of,
     shared_contents,
 )
@@ -55,11 +56,13 @@ class DiskReport:
 class DiskImporter:
     """Imports programs into the tier of the settings, with the keys that they pin.
 
+    Tuning records are those of `devices`, or all of them.
+
     Raises:
         CallerError: no keys are pinned, or the tier is off or not private.
     """
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, devices: frozenset[str] = frozenset()) -> None:
         root = checked_tier_folder(settings)
         if root is None:
             raise CallerError("the disk tier is off: set KERNELFARM_DISK_CACHE_BYTES above 0")
@@ -69,6 +72,7 @@ class DiskImporter:
                 " farm that made the bundle; the clients need it too"
             )
         self._settings = settings
+        self._devices = devices
         self._keyring: Keyring = read_keyring(settings.trusted_keys_file)
         self._tier = DiskTier(root, settings.disk_cache_bytes)
         self._state: Path = farm_file(root, settings, STATE_SUFFIX)
@@ -89,6 +93,7 @@ class DiskImporter:
             entries = [self._checked_entry(found, compiled.key) for found in shared]
         except KernelfarmError as error:
             report.refused.append(f"{stored.target}: {error.reason}: {error}")
+            note_unread(stored, report.left_out)
             return
         is_stored = self._put(signed, contents)
         for entry in entries:
@@ -98,6 +103,7 @@ class DiskImporter:
                 f"{stored.target}: {self._tier.root} cannot store it: the disk is full, or the tier"
                 " has its largest size (KERNELFARM_DISK_CACHE_BYTES)"
             )
+            note_unread(stored, report.left_out)
             return
         report.programs += 1
         packages = sum(found.kind is PACKAGE for found in shared)
@@ -115,7 +121,7 @@ class DiskImporter:
             if not self._put(found, {sha256: found.content}):
                 raise CallerError(f"{found.title}: {self._tier.root} cannot store it")
 
-        report.tuning += each_tuning(stored, add, report.left_out)
+        report.tuning += TuningImport(add, self._devices, report.left_out).run(stored)
 
     def finish(self) -> None:
         """Notes for the clients which incarnation of the farm's epoch table the programs are of.

@@ -15,8 +15,9 @@ from kernelfarm.client.bundle.contents import (
     PACKAGE,
     SharedContent,
     SignedContent,
+    TuningImport,
     check_origin,
-    each_tuning,
+    note_unread,
     program_of,
     shared_contents,
 )
@@ -70,7 +71,8 @@ class FarmImporter:
 
     `admin` calls the cache service, `client` publishes traces in the same namespace. Without a
     `signer` traces and packages are skipped, and packages also without `signs_packages`. `origins`
-    are the keys that may have signed those of the bundle.
+    are the keys that may have signed those of the bundle. Tuning records are those of
+    `devices`, or all of them.
     """
 
     admin: CacheAdmin
@@ -81,6 +83,7 @@ class FarmImporter:
     retry: Retry
     accepts_invalidated: bool = False
     signs_packages: bool = False
+    devices: frozenset[str] = frozenset()
 
     def add(self, stored: StoredProgram, report: ImportReport) -> None:
         """Imports a program with what belongs to it; a refusal does not end the import.
@@ -96,6 +99,7 @@ class FarmImporter:
             raise
         except KernelfarmError as error:
             report.refused.append(f"{stored.target}: {error.reason}: {error}")
+            note_unread(stored, report.skipped)
             return
         if outcome == api.IMPORT_OUTCOME_STORED:
             report.stored += 1
@@ -112,7 +116,7 @@ class FarmImporter:
             sent = found.to_proto()
             report.reports += self.retry(lambda: self.admin.import_tuning(sent))
 
-        report.tuning += each_tuning(stored, add, report.skipped)
+        report.tuning += TuningImport(add, self.devices, report.skipped).run(stored)
 
     def _program(
         self, stored: StoredProgram, program: SignedContent
