@@ -234,6 +234,29 @@ def replaced(found: manifest_pb2.SignedVariant, content: bytes) -> bytes:
     return manifest_pb2.SignedVariant(manifest=found.manifest, content=content).SerializeToString()
 
 
+def test_an_older_record_replaces_none_on_disk(fleet: Fleet, tmp_path: Path) -> None:
+    fleet.report(OWN)
+    assert fleet.warm().exit_code == 0
+    assert fleet.export().exit_code == 0
+
+    def older(content: bytes) -> bytes:
+        found = manifest_pb2.SignedVariant.FromString(content)
+        manifest = manifest_from_proto(found.manifest)
+        record = record_of(tuning_record_from_bytes(found.content).subject, *([(1, 10**6)] * 3))
+        changes: dict[str, Any] = {
+            "namespace": "default",
+            "incarnation": manifest.incarnation,
+            "not_after_s": manifest.not_after_s - 60,
+        }
+        return signed_record(signer_of(fleet.job.farm), record, **changes).SerializeToString()
+
+    with_records(fleet.job.folder / "bundle", fleet.job.folder / "older", older)
+    for name, said in (("bundle", "and 2 tuning records"), ("older", "which is newer")):
+        assert said in fleet.to_disk(name, tmp_path / "disk").stdout
+    fleet.replica(NOBODY, tmp_path / "disk")
+    assert library_steps() == 0
+
+
 def test_a_bundle_of_a_version_without_records_is_imported(fleet: Fleet, tmp_path: Path) -> None:
     fleet.report(OWN)
     assert fleet.warm().exit_code == 0
@@ -323,6 +346,18 @@ def test_an_export_says_which_choices_it_leaves_out(fleet: Fleet) -> None:
     assert "the fleet now chooses candidate 0; the certificate states 1" in written.stdout
     assert fleet.warm().exit_code == 0
     assert fleet.export("again").exit_code == 0
+
+
+def test_an_export_without_the_chosen_program_leaves_its_records_out(fleet: Fleet) -> None:
+    fleet.report(OWN)
+    assert fleet.warm().exit_code == 0
+    path = fleet.job.folder / "m.certificate.json"
+    path.write_text(path.read_text().replace(fleet.chosen.key, "ab" * 32))
+    written = fleet.export()
+    assert written.exit_code == INCOMPLETE
+    assert "1 programs, 1 traces, 0 packages, 0 tuning records" in written.stdout
+    assert f"left out: layer graph 0 {TARGET}, tuning on" in written.stdout
+    assert "abababababababab" in written.stdout
 
 
 def test_a_job_says_what_the_fleet_has_not_chosen_yet(fleet: Fleet) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kernelfarm.client.bundle.export_tuning import signed_choices
+from kernelfarm.client.bundle.export_tuning import TuningExport
 from kernelfarm.client.bundle.layout import BundledProgram, BundleWriter
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.trace_client import TraceClient
@@ -75,7 +75,8 @@ class _Export:
 
     def __init__(self, client: FarmClient, writer: BundleWriter, retry: Retry) -> None:
         self._client, self._writer, self._retry = client, writer, retry
-        self._models: dict[bytes, set[str]] = {}
+        self._tuning = TuningExport(client, retry)
+        self._models: dict[bytes, tuple[str, ...]] = {}
         self._blobs: set[bytes] = set()
         self._done = Exported(0, 0, 0, 0, 0, _NEVER_S)
 
@@ -105,9 +106,7 @@ class _Export:
         """The records of what the fleet chose, after the chosen programs were written."""
         for stated in entry.tuning or ():
             try:
-                if stated.state != "present":
-                    raise CallerError(f"the certificate states: {stated.reason}")
-                records = signed_choices(stated, self._client, self._retry)
+                records = self._tuning.records(stated)
                 if stated.key:
                     self._write(self._read(bytes.fromhex(stated.key), models))
             except UnavailableError:
@@ -120,6 +119,7 @@ class _Export:
 
     def _write(self, program: BundledProgram) -> None:
         self._writer.add(program)
+        self._models[program.key] = program.models
         self._blobs.update(program.blobs)
         done = self._done
         self._done = replace(
@@ -130,22 +130,21 @@ class _Export:
         )
 
     def _read(self, key: bytes, models: set[str]) -> BundledProgram:
-        named = self._models.setdefault(key, set())
-        named |= models
         found = self._retry(lambda: self._client.lookup(key))
-        ends_s = min(self._done.valid_until_s, found.manifest.not_after_s)
-        self._done = replace(self._done, valid_until_s=ends_s)
         signed = manifest_pb2.SignedVariant(
             manifest=manifest_to_proto(found.manifest), content=found.content
         )
         digests = [blob.sha256 for blob in found.manifest.blobs]
+        blobs = self._retry(lambda: self._client.read_blobs(digests))
+        ends_s = min(self._done.valid_until_s, found.manifest.not_after_s)
+        self._done = replace(self._done, valid_until_s=ends_s)
         return BundledProgram(
             key,
             found.target,
-            tuple(named),
+            tuple(models.union(self._models.get(key, ()))),
             signed.SerializeToString(deterministic=True),
             (),
-            self._retry(lambda: self._client.read_blobs(digests)),
+            blobs,
         )
 
 

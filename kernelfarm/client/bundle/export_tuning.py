@@ -15,28 +15,34 @@ from kernelfarm.errors import CallerError
 from kernelfarm.tuning import TuningSubject
 
 
-def signed_choices(stated: TuningCoverage, client: FarmClient, retry: Retry) -> tuple[bytes, ...]:
-    """The signed records, serialized, of the subjects that a certificate states for one device.
+class TuningExport:
+    """The records of a farm, each read once: layers and models share subjects."""
 
-    Raises:
-        CallerError: the farm has no reports on a subject any more, or they choose otherwise.
-        IntegrityError: no trusted key signed a record.
-        KernelfarmError: the farm does not answer, or is older than tuning records.
-    """
-    fleet = FarmTuning(client)
-    found = []
-    for subject in stated.subjects:
-        asked = TuningSubject(bytes.fromhex(subject.digest), stated.device, subject.candidates)
-        record = retry(lambda asked=asked: fleet.record(asked))  # type: ignore[misc] # bound here
-        found.append(_chosen(subject, record).to_proto().SerializeToString(deterministic=True))
-    return tuple(found)
+    def __init__(self, client: FarmClient, retry: Retry) -> None:
+        self._fleet, self._retry = FarmTuning(client), retry
+        self._read: dict[TuningSubject, SignedTuning | None] = {}
 
+    def records(self, stated: TuningCoverage) -> tuple[bytes, ...]:
+        """The signed records, serialized, of the subjects that a certificate states for a device.
 
-def _chosen(subject: SubjectCoverage, record: SignedTuning | None) -> SignedTuning:
-    now = None if record is None else record.record.state.winner
-    if record is None or now != subject.winner:
-        raise CallerError(
-            f"{subject.name}: the fleet now chooses candidate {now}; the certificate states"
-            f" {subject.winner}: run `kernelfarm warm` again, which compiles what is chosen now"
-        )
-    return record
+        Raises:
+            CallerError: the certificate states none, or the farm chooses otherwise by now.
+            IntegrityError: no trusted key signed a record.
+            KernelfarmError: the farm does not answer, or is older than tuning records.
+        """
+        if stated.state != "present":
+            raise CallerError(f"the certificate states: {stated.reason}")
+        return tuple(self._record(subject, stated.device) for subject in stated.subjects)
+
+    def _record(self, stated: SubjectCoverage, device: str) -> bytes:
+        subject = TuningSubject(bytes.fromhex(stated.digest), device, stated.candidates)
+        if subject not in self._read:
+            self._read[subject] = self._retry(lambda: self._fleet.record(subject))
+        found = self._read[subject]
+        now = None if found is None else found.record.state.winner
+        if found is None or now != stated.winner:
+            raise CallerError(
+                f"{stated.name}: the fleet now chooses candidate {now}; the certificate states"
+                f" {stated.winner}: run `kernelfarm warm` again, which compiles what is chosen now"
+            )
+        return found.to_proto().SerializeToString(deterministic=True)

@@ -117,11 +117,27 @@ class DiskImporter:
         def add(found: SignedTuning) -> None:
             check_tuning(found, self._settings.namespaces, self._check)
             self._note(found.manifest)
+            self._check_newest(found)
             sha256 = found.manifest.content.sha256
             if not self._put(found, {sha256: found.content}):
                 raise CallerError(f"{found.title}: {self._tier.root} cannot store it")
 
         report.tuning += TuningImport(add, self._devices, report.left_out).run(stored)
+
+    def _check_newest(self, found: SignedTuning) -> None:
+        """Checks that no record of the same subject that ends later is on the disk.
+
+        Raises:
+            CallerError: there is one.
+        """
+        manifest = found.manifest
+        known = self._tier.entries(manifest.incarnation, [manifest.namespace], manifest.key)
+        ends_s = max((entry.manifest.not_after_s for entry in known), default=0)
+        if ends_s > manifest.not_after_s:
+            raise CallerError(
+                f"{found.title} until {manifest.not_after_s}: this disk has one until {ends_s},"
+                " which is newer; expected an export that was made later"
+            )
 
     def finish(self) -> None:
         """Notes for the clients which incarnation of the farm's epoch table the programs are of.
