@@ -26,9 +26,9 @@ from typing import Final
 from benchmarks.machine import machine
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.tuning_client import FarmTuning
-from kernelfarm.client.loaders.tuned_kernels import TunedKernel
 from kernelfarm.client.runtime.fleet_choice import FleetChoice
 from kernelfarm.client.settings import ClientSettings
+from kernelfarm.tuning import TuningSubject
 
 _LAUNCHES: Final = 25
 _WARM_UPS: Final = 3
@@ -136,9 +136,9 @@ def _client(client: int, endpoint: str, start_s: float, options: argparse.Namesp
     return found
 
 
-def _tuned(kernel: int, options: argparse.Namespace) -> TunedKernel:
+def _tuned(kernel: int, options: argparse.Namespace) -> TuningSubject:
     digest = random.Random(f"digest {kernel}").randbytes(32)
-    return TunedKernel(digest, "a simulated device", options.candidates)
+    return TuningSubject(digest, "a simulated device", options.candidates)
 
 
 def _costs(options: argparse.Namespace) -> list[list[float]]:

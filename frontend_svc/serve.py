@@ -19,6 +19,7 @@ from frontend_svc.cache.farm_metrics import exported_farm_metrics
 from frontend_svc.cache.gateway_tier import GatewayTier
 from frontend_svc.cache.invalidation_feed import InvalidationFeed
 from frontend_svc.cache.refusal_reporter import RefusalReporter
+from frontend_svc.cache.signed_tuning import TuningSigner
 from frontend_svc.cache.sweeping import FarmSweeper
 from frontend_svc.cache.tenant_caches import TenantCaches
 from frontend_svc.drain_deadline import DrainDeadline
@@ -27,6 +28,8 @@ from frontend_svc.flow.compile_flow import CompileFlow
 from frontend_svc.flow.downstream import CodegenClient, KernelCheck, OptimizerClient
 from frontend_svc.flow.graph_job_client import GraphJobClient
 from frontend_svc.flow.import_program import ProgramImporter
+from frontend_svc.flow.import_trust import ImportTrust
+from frontend_svc.flow.import_tuning import TuningImporter
 from frontend_svc.flow.program_tags import frontend_toolchain
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.settings import FrontendSettings
@@ -79,7 +82,8 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         graph_jobs = GraphJobClient(pool, settings)
         flow = CompileFlow(services, graph_jobs, settings)
         admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
-        importer = ProgramImporter(settings, admission)
+        trust = ImportTrust(settings)
+        importer = ProgramImporter(settings, admission, trust)
         refusals = RefusalReporter(access, services.tenant_caches)
         await pool.start()
         async with (
@@ -90,7 +94,14 @@ async def serve_frontend(settings: FrontendSettings) -> None:
         ):
             feed.start()
             work = CacheDependencies(
-                services, graph_jobs, feed, sweeper, importer, refusals, tenants
+                services,
+                graph_jobs,
+                feed,
+                sweeper,
+                importer,
+                TuningImporter(trust),
+                refusals,
+                tenants,
             )
             async with _page(services, pool, access, settings):
                 await serve(
@@ -209,7 +220,7 @@ def _services(
     caching = CacheService(work, settings)
     admission = AdmissionControl(settings.max_compiles_per_tenant, settings.lease_ttl_s)
     tracing = TraceService(services.tenant_caches, admission, settings)
-    tuning = TuningService(services.tenant_caches)
+    tuning = TuningService(services.tenant_caches, TuningSigner(services.tenant_caches.signing))
     add_compiling = partial(add_CompileServiceServicer_to_server, compiling)
     add_caching = partial(add_CacheServiceServicer_to_server, caching)
     return [

@@ -201,6 +201,13 @@ class ToolchainMismatchError(CallerError):
     reason = "TOOLCHAIN_MISMATCH"
 
 
+class MissingMethodError(KernelfarmError):
+    """A method that the other side does not have, because it is older than the caller."""
+
+    status = "UNIMPLEMENTED"
+    reason = "MISSING_METHOD"
+
+
 class UnavailableError(KernelfarmError):
     """A service, broker, cache or toolchain that does not answer now; retry with backoff."""
 

@@ -24,6 +24,7 @@ from frontend_svc.flow.admission import RateLimiter
 from frontend_svc.flow.graph_job_client import GraphJobClient, GraphSource
 from frontend_svc.flow.import_cache import BYTES_AT_ONCE
 from frontend_svc.flow.import_program import ProgramImport, ProgramImporter
+from frontend_svc.flow.import_tuning import TuningImporter
 from frontend_svc.flow.services import FlowServices
 from frontend_svc.flow.targets import check_targets
 from frontend_svc.settings import FrontendSettings
@@ -62,6 +63,7 @@ class CacheDependencies:
     feed: InvalidationFeed
     sweeper: FarmSweeper
     importer: ProgramImporter
+    tuning_importer: TuningImporter
     refusals: RefusalReporter
     tenants: TenantsFile | None
 
@@ -161,14 +163,8 @@ class CacheService(CacheServiceServicer):
         """Imports a program that another farm signed."""
         identity = current_identity()
         identity.require(Role.ADMINISTRATOR)
-        if not request.program.HasField("manifest"):
-            raise MalformedMessageError("a program without its manifest; expected one")
-        manifest = request.program.manifest.SerializeToString(deterministic=True)
-        sent = ProgramImport(
-            StoredVariant(manifest, request.program.content),
-            request.contents,
-            request.accepts_invalidated,
-        )
+        program = _stored(request.program, "program")
+        sent = ProgramImport(program, request.contents, request.accepts_invalidated)
         tenant_cache = self._work.services.tenant_caches.of(identity.namespace_config)
         done = await self._work.importer.run(tenant_cache, sent)
         if done.missing:
@@ -178,6 +174,18 @@ class CacheService(CacheServiceServicer):
             )
         stored, present = api.IMPORT_OUTCOME_STORED, api.IMPORT_OUTCOME_PRESENT
         return api.ImportProgramResponse(outcome=stored if done.is_stored else present)
+
+    async def ImportTuning(
+        self, request: api.ImportTuningRequest, context: Context
+    ) -> api.ImportTuningResponse:
+        """Imports the reports of a tuning record that another farm signed."""
+        identity = current_identity()
+        identity.require(Role.ADMINISTRATOR)
+        tenant_cache = self._work.services.tenant_caches.of(identity.namespace_config)
+        sent = _stored(request.record, "tuning record")
+        return api.ImportTuningResponse(
+            added=await self._work.tuning_importer.run(tenant_cache, sent)
+        )
 
     async def _dry_run(self, tags: frozenset[str]) -> api.InvalidateResponse:
         self._dry_runs.take("dry runs")
@@ -220,6 +228,17 @@ class CacheService(CacheServiceServicer):
         source = GraphSource(graph, await _digest(graph), tenant)
         options = options_of(request.options)
         return await self._work.graph_jobs.explain(source, request.target, options)
+
+
+def _stored(sent: manifest_pb2.SignedVariant, kind: str) -> StoredVariant:
+    """What an administrator sent, as it is stored.
+
+    Raises:
+        MalformedMessageError: it has no manifest.
+    """
+    if not sent.HasField("manifest"):
+        raise MalformedMessageError(f"a {kind} without its manifest; expected one")
+    return StoredVariant(sent.manifest.SerializeToString(deterministic=True), sent.content)
 
 
 async def _digest(graph: Graph) -> bytes:

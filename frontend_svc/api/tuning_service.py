@@ -6,21 +6,18 @@ import hashlib
 
 import grpc.aio
 
+from frontend_svc.cache.signed_tuning import TuningSigner
 from frontend_svc.cache.tenant_caches import TenantCaches
-from kernelfarm.cache.tuning_records import TuningState, TuningSubject
-from kernelfarm.digest import DIGEST_BYTES
 from kernelfarm.errors import CallerError
 from kernelfarm.service.tenants.identity import CACHE_USERS, Role, current_identity
+from kernelfarm.tuning import REPORTER_BYTES, TuningState
 from kernelfarm.v1 import tuning_service_pb2 as api
 from kernelfarm.v1.tuning_service_pb2_grpc import TuningServiceServicer
+from kernelfarm.wire.tuning import check_times, tuning_subject_from_proto
 
 TUNING_SERVICE = "kernelfarm.v1.TuningService"
 
-_MAX_CANDIDATES = 256
-_MAX_DEVICE_CHARS = 200
-_REPORTER_BYTES = 16
 _RETRY_AFTER_MS = 2000
-_MAX_TIME_NS = 3600 * 10**9
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -28,8 +25,9 @@ Context = grpc.aio.ServicerContext[object, object]
 class TuningService(TuningServiceServicer):
     """Implements `kernelfarm.v1.TuningService`."""
 
-    def __init__(self, tenant_caches: TenantCaches) -> None:
+    def __init__(self, tenant_caches: TenantCaches, signer: TuningSigner) -> None:
         self._tenant_caches = tenant_caches
+        self._signer = signer
 
     async def LookupTuning(
         self, request: api.LookupTuningRequest, context: Context
@@ -37,7 +35,7 @@ class TuningService(TuningServiceServicer):
         """Finds the fastest candidate, and asks some callers to measure."""
         identity = current_identity()
         identity.require(*CACHE_USERS)
-        subject, reporter = _subject(request.subject), _reporter(request.reporter)
+        subject, reporter = tuning_subject_from_proto(request.subject), _reporter(request.reporter)
         can_measure = request.can_measure and not identity.roles.isdisjoint(
             (Role.MEMBER, Role.WARMER)
         )
@@ -55,41 +53,30 @@ class TuningService(TuningServiceServicer):
         """Stores the times that a caller measured."""
         identity = current_identity()
         identity.require(Role.MEMBER, Role.WARMER)
-        subject, reporter = _subject(request.subject), _reporter(request.reporter)
-        times_ns = request.times_ns
-        if len(times_ns) != subject.candidates:
-            raise CallerError(
-                f"{len(times_ns)} times of {subject.candidates} candidates; expected one of each,"
-                " 0 for those that were not measured"
-            )
-        if not any(times_ns) or max(times_ns) > _MAX_TIME_NS:
-            raise CallerError(
-                f"times up to {max(times_ns)} ns; expected at least one, and at most an hour"
-            )
+        subject, reporter = tuning_subject_from_proto(request.subject), _reporter(request.reporter)
+        check_times(request.times_ns, subject.candidates)
         tuning = self._tenant_caches.of(identity.namespace_config).tuning
         return api.ReportTuningResponse(
-            winner=_winner(await tuning.add(subject, reporter, times_ns))
+            winner=_winner(await tuning.add(subject, reporter, request.times_ns))
         )
 
-
-def _subject(subject: api.TuningSubject) -> TuningSubject:
-    if len(subject.digest) != DIGEST_BYTES:
-        raise CallerError(f"a digest of {len(subject.digest)} bytes; expected {DIGEST_BYTES}")
-    if not 2 <= subject.candidates <= _MAX_CANDIDATES:
-        raise CallerError(f"{subject.candidates} candidates; expected 2 to {_MAX_CANDIDATES}")
-    if not 1 <= len(subject.device) <= _MAX_DEVICE_CHARS:
-        raise CallerError(
-            f"a device of {len(subject.device)} characters; expected 1 to {_MAX_DEVICE_CHARS}"
-        )
-    return TuningSubject(subject.digest, subject.device, subject.candidates)
+    async def ReadTuning(
+        self, request: api.ReadTuningRequest, context: Context
+    ) -> api.ReadTuningResponse:
+        """Signs all reports on a subject."""
+        identity = current_identity()
+        identity.require(*CACHE_USERS)
+        subject = tuning_subject_from_proto(request.subject)
+        tenant_cache = self._tenant_caches.of(identity.namespace_config)
+        return api.ReadTuningResponse(record=await self._signer.record(tenant_cache, subject))
 
 
 def _reporter(reporter: bytes) -> str:
     """A caller's name among the reports: that of its process, and the credential that it has."""
-    if len(reporter) != _REPORTER_BYTES:
-        raise CallerError(f"a reporter of {len(reporter)} bytes; expected {_REPORTER_BYTES}")
+    if len(reporter) != REPORTER_BYTES:
+        raise CallerError(f"a reporter of {len(reporter)} bytes; expected {REPORTER_BYTES}")
     credential = current_identity().credential.encode()
-    return hashlib.sha256(reporter + credential).hexdigest()[: 2 * _REPORTER_BYTES]
+    return hashlib.sha256(reporter + credential).hexdigest()[: 2 * REPORTER_BYTES]
 
 
 def _winner(state: TuningState) -> api.TuningWinner | None:

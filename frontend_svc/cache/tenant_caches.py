@@ -7,6 +7,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from frontend_svc.cache.gateway_tier import GatewayTier
+from frontend_svc.cache.tenant_tuning import TenantTuning
 from frontend_svc.cache.tiered_programs import TieredProgramCache
 from frontend_svc.cache.traces import Traces, trace_signing
 from kernelfarm.cache import KernelCache, SigningPolicy, Space
@@ -29,7 +30,7 @@ class TenantCache:
     traces: Traces
     index: KeyIndex
     quotas: Quotas
-    tuning: TuningRecords
+    tuning: TenantTuning
     kernel_salt: bytes = field(repr=False)
 
     @property
@@ -50,7 +51,7 @@ class TenantCaches:
     def __init__(self, cache: KernelCache, tier: GatewayTier, signing: SigningPolicy) -> None:
         self._cache = cache
         self._tier = tier
-        self._signing = signing
+        self.signing = signing
         self._caches: dict[tuple[str, bytes], TenantCache] = {}
 
     def of(self, namespace_config: NamespaceConfig) -> TenantCache:
@@ -80,23 +81,30 @@ class TenantCaches:
             namespace_config,
             cache,
             TieredProgramCache(
-                cache, self._tier, self._signing, self._shared_programs(namespace_config)
+                cache, self._tier, self.signing, self._shared_programs(namespace_config)
             ),
             self._traces(cache, namespace_config),
             KeyIndex(cache.client, cache.redis_keys, Space.PROGRAMS),
             Quotas(cache.client, cache.redis_keys),
-            TuningRecords(cache.client, cache.redis_keys),
+            self._tuning(cache, namespace_config),
             hmac.digest(salt, b"kernels", hashlib.sha256) if salt else b"",
         )
 
     def _shared_programs(self, namespace_config: NamespaceConfig) -> TieredProgramCache | None:
         shared = self._shared(namespace_config)
-        return None if shared is None else TieredProgramCache(shared, self._tier, self._signing)
+        return None if shared is None else TieredProgramCache(shared, self._tier, self.signing)
 
     def _traces(self, cache: KernelCache, namespace_config: NamespaceConfig) -> Traces:
-        signing, shared = trace_signing(self._signing), self._shared(namespace_config)
+        signing, shared = trace_signing(self.signing), self._shared(namespace_config)
         shared_traces = None if shared is None else shared.for_space(Space.TRACES, signing)
         return Traces(cache.for_space(Space.TRACES, signing), signing, shared_traces)
+
+    def _tuning(self, cache: KernelCache, namespace_config: NamespaceConfig) -> TenantTuning:
+        shared = self._shared(namespace_config)
+        return TenantTuning(
+            TuningRecords(cache.client, cache.redis_keys),
+            None if shared is None else TuningRecords(shared.client, shared.redis_keys),
+        )
 
     def _shared(self, namespace_config: NamespaceConfig) -> KernelCache | None:
         """The shared namespace, which a tenant reads after its own; None without tenants."""

@@ -12,26 +12,20 @@ invalidated is therefore refused, unless the administrator says that it was made
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from frontend_svc.cache.tenant_caches import TenantCache
 from frontend_svc.flow.admission import AdmissionControl
+from frontend_svc.flow.import_trust import ImportTrust
 from frontend_svc.settings import FrontendSettings
 from kernelfarm.cache import KernelCache, PublishStatus, StoredVariant, UnsignedVariant
 from kernelfarm.cache.blobs import MAX_BLOB_BYTES
 from kernelfarm.cache.imports import missing_blobs, other_toolchains
-from kernelfarm.errors import (
-    CallerError,
-    ExpiredManifestError,
-    ToolchainMismatchError,
-    UnavailableError,
-)
+from kernelfarm.errors import CallerError, ToolchainMismatchError, UnavailableError
 from kernelfarm.service.logs.logger import get_logger
-from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_content, check_manifest
-from kernelfarm.signing.key_files import read_keyring
+from kernelfarm.signing import Manifest, Space
 from kernelfarm.signing.tags import check_tag
 
 _MAX_BLOBS = 65_536
@@ -62,18 +56,11 @@ class ProgramImporter:
     """Imports programs into the namespaces of one farm."""
 
     def __init__(
-        self,
-        settings: FrontendSettings,
-        admission: AdmissionControl,
-        clock: Callable[[], float] = time.time,
+        self, settings: FrontendSettings, admission: AdmissionControl, trust: ImportTrust
     ) -> None:
-        path = settings.import_keys_file
-        self._keyring: Keyring | None = settings.keyring() if path is None else read_keyring(path)
-        self._is_signed = settings.is_signed
-        self._max_age_s = settings.import_max_age_s
+        self._trust = trust
         self._lease_ttl_s = settings.lease_ttl_s
         self._admission = admission
-        self._clock = clock
 
     async def run(self, tenant_cache: TenantCache, sent: ProgramImport) -> ImportedProgram:
         """Imports one program into a tenant's namespace, or says which of its blobs are missing.
@@ -98,24 +85,11 @@ class ProgramImporter:
 
     def _check(self, program: StoredVariant) -> None:
         manifest = program.manifest
-        if self._keyring is None or not self._is_signed:
-            raise CallerError("this farm signs nothing, so it cannot import programs")
         if manifest.space is not Space.PROGRAMS:
             raise CallerError(
                 f"a manifest of {manifest.space.name.lower()}; expected one of programs"
             )
-        now_s = self._clock()
-        # Its validity limits how long clients use it without their farm, not when it is imported.
-        address = CacheAddress(manifest.namespace, Space.PROGRAMS, manifest.key)
-        check_manifest(manifest, address, self._keyring, min(now_s, manifest.not_after_s))
-        check_content(manifest, program.content)
-        age_s = now_s - manifest.not_after_s
-        if age_s > self._max_age_s:
-            raise ExpiredManifestError(
-                f"program {manifest.key.hex()[:16]} was valid until {age_s / 86400:.1f} days ago;"
-                f" this farm imports programs up to {self._max_age_s / 86400:.1f} days later"
-                " (KERNELFARM_IMPORT_MAX_AGE_S): export it again"
-            )
+        self._trust.check(program, "program")
         _check_sizes(manifest)
 
     async def _publish(self, tenant_cache: TenantCache, program: StoredVariant) -> ImportedProgram:

@@ -28,6 +28,3 @@ MAX_FAILURES = 10_000
 MAX_TUNING_RECORDS = 2_000
 """Tuning subjects of one namespace; the ones unused for longest are dropped. A subject takes 19 KB
 at most, 9 reports on 256 candidates, so all take 38 MB at most. Quotas do not count them."""
-
-MAX_TUNING_REPORTS = 9
-"""Reports on one tuning subject."""

@@ -225,6 +225,7 @@ class Tuning(NamedTuple):
     wanted: int
     reporter: str
     times: bytes
+    replaces: int
 
 
 class Invalidate(NamedTuple):

@@ -73,9 +73,14 @@ class SigningPolicy:
             raise InternalError("two variants of one result have equal guards")
         return made
 
+    def signed(self, manifest: Manifest) -> Manifest:
+        """The manifest with a new expiry time, and with a signature if this farm signs."""
+        dated = replace(manifest, not_after_s=int(self.clock() + self.validity_s))
+        return self.signer.sign(dated) if self.signer else dated
+
     def renew(self, manifest: Manifest, content: bytes) -> VariantRecord:
         """Signs a manifest again, with a new expiry time."""
-        return _signed(self._sign(manifest), content)
+        return _signed(self.signed(manifest), content)
 
     def check(self, address: CacheAddress, found: StoredVariant) -> None:
         """Verifies that a stored variant is signed for the address and matches its manifest.
@@ -124,11 +129,7 @@ class SigningPolicy:
             cost_ms=variant.cost_ms,
             not_after_s=0,
         )
-        return _signed(self._sign(manifest), variant.content)
-
-    def _sign(self, manifest: Manifest) -> Manifest:
-        dated = replace(manifest, not_after_s=int(self.clock() + self.validity_s))
-        return self.signer.sign(dated) if self.signer else dated
+        return _signed(self.signed(manifest), variant.content)
 
 
 def counter_of(error: KernelfarmError) -> str:

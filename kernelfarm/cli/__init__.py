@@ -22,6 +22,7 @@ COMMANDS = (
     "verify-coverage",
     "export-bundle",
     "import-bundle",
+    "show-bundle",
     "explain",
     "doctor",
     "self-test",

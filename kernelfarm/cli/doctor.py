@@ -105,7 +105,23 @@ def _client() -> list[Finding]:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(gpus))
     found.append(Finding("client", "GPUs", gpus > 0, False, names or "none seen by torch"))
+    if is_fine:
+        found.append(Finding("client", "tuned as", True, False, _tuned_as(gpus)))
     return found
+
+
+def _tuned_as(gpus: int) -> str:
+    """The names of this machine's devices among the fleet's reports, as manifests state them."""
+    torch = import_module("torch")
+    by_device = import_module("kernelfarm.client.loaders.by_device").device_support
+    timer = import_module("kernelfarm.client.loaders.cpu_timer").CpuTimer()
+    names = [timer.device()]
+    for number in range(gpus):
+        try:
+            names.append(by_device(torch.device("cuda", number)).loader.timer().device())
+        except KernelfarmError as error:
+            names.append(str(error))
+    return "\n".join(dict.fromkeys(names))
 
 
 def _package(area: str, name: str) -> Finding:

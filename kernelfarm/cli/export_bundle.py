@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    pass
+from kernelfarm.cli.warm import EXIT_INCOMPLETE
 
 _EPILOG = """
+[bold]Exit codes[/bold]
+
+  0 the bundle has everything; 3 choices of the fleet were left out; 1 error
+
 [bold]Examples[/bold]
 
   kernelfarm export-bundle bundle.tar --certificate coverage.json --endpoint farm.example:50051
@@ -43,7 +46,9 @@ def export_bundle(
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Writes signed programs, their blobs, traces and packages into a bundle. Needs no torch.
+    """Writes signed programs, and what belongs to them, into a bundle. Needs no torch.
+
+    These are blobs, traces, packages, and the fleet's choices with the programs that they name.
 
     `kernelfarm import-bundle` brings it to a farm, or to a disk, that this farm cannot reach.
     """
@@ -72,6 +77,10 @@ def export_bundle(
     until = datetime.fromtimestamp(done.valid_until_s, UTC).isoformat()
     typer.echo(
         f"{done.programs} programs, {done.traces} traces, {done.packages} packages,"
-        f" {done.blobs} blobs: {bundle}"
+        f" {done.tuning} tuning records, {done.blobs} blobs: {bundle}"
     )
     typer.echo(f"clients may use it without a farm until {until} (KERNELFARM_OFFLINE_VALIDITY_S)")
+    for reason in done.left_out:
+        typer.echo(f"left out: {reason}")
+    if done.left_out:
+        raise typer.Exit(EXIT_INCOMPLETE)

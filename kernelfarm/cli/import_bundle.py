@@ -45,6 +45,10 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
     target: Annotated[
         list[str] | None, typer.Option(help="Only programs for this target; repeatable.")
     ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="Only tuning records of this device (see `doctor`); repeatable."),
+    ] = None,
     accept_invalidated: Annotated[
         bool,
         typer.Option(
@@ -67,20 +71,21 @@ def import_bundle(  # noqa: PLR0913 (each is an option of the command)
         str | None, typer.Option(help="The farm's HOST:PORT. Default: KERNELFARM_ENDPOINT.")
     ] = None,
 ) -> None:
-    """Imports signed programs, traces and packages of another farm; the role is administrator.
+    """Imports signed programs, and what belongs to them; the role is administrator.
 
-    The farm accepts programs that a key it trusts for imports signed (KERNELFARM_IMPORT_KEYS_FILE),
-    and signs them again. Traces, and with --packages packages, are verified by
-    KERNELFARM_TRUSTED_KEYS_FILE and signed again with KERNELFARM_TRACE_KEY_FILE. With --disk
-    nothing is signed again.
+    The farm accepts programs and tuning records that a key it trusts for imports signed
+    (KERNELFARM_IMPORT_KEYS_FILE), and signs programs again. Traces, and with
+    --packages packages, are verified by KERNELFARM_TRUSTED_KEYS_FILE and signed again with
+    KERNELFARM_TRACE_KEY_FILE. With --disk nothing is signed again.
     """
     from kernelfarm.client.bundle.layout import open_bundle  # noqa: PLC0415 (keeps --help quick)
 
+    devices = frozenset(device or ())
     with open_bundle(bundle) as opened:
         if disk:
-            refused = _to_disk(_chosen(opened, target), endpoint)
+            refused = _to_disk(_chosen(opened, target), endpoint, devices)
         else:
-            call = _FarmCall(token, endpoint, attempts, accept_invalidated, packages)
+            call = _FarmCall(token, endpoint, attempts, accept_invalidated, packages, devices)
             refused = _to_farm(_chosen(opened, target), call)
     for reason in refused:
         typer.echo(f"refused: {reason}")
@@ -92,19 +97,23 @@ def _chosen(bundle: Bundle, targets: list[str] | None) -> Iterable[StoredProgram
     return (found for found in bundle.programs() if not targets or found.target in targets)
 
 
-def _to_disk(programs: Iterable[StoredProgram], endpoint: str | None) -> list[str]:
+def _to_disk(
+    programs: Iterable[StoredProgram], endpoint: str | None, devices: frozenset[str]
+) -> list[str]:
     from kernelfarm.client.bundle.to_disk import DiskImporter, DiskReport  # noqa: PLC0415
     from kernelfarm.client.settings import client_settings  # noqa: PLC0415
 
     settings = client_settings(**({} if endpoint is None else {"endpoint": endpoint}))
-    importer, report = DiskImporter(settings), DiskReport()
+    importer, report = DiskImporter(settings, devices), DiskReport()
     for stored in programs:
         importer.add(stored, report)
     importer.finish()
     typer.echo(
-        f"{report.programs} programs, {report.traces} traces and {report.packages} packages:"
-        f" {settings.disk_cache_dir}"
+        f"{report.programs} programs, {report.traces} traces, {report.packages} packages and"
+        f" {report.tuning} tuning records: {settings.disk_cache_dir}"
     )
+    for reason in report.left_out:
+        typer.echo(f"left out: {reason}")
     if report.valid_until_s is not None:
         until = datetime.fromtimestamp(report.valid_until_s, UTC).isoformat()
         typer.echo(f"clients of {settings.endpoint} may use all of them without it until {until}")
@@ -120,6 +129,7 @@ class _FarmCall:
     attempts: int
     accepts_invalidated: bool
     signs_packages: bool
+    devices: frozenset[str]
 
 
 def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
@@ -144,12 +154,14 @@ def _to_farm(programs: Iterable[StoredProgram], call: _FarmCall) -> list[str]:
             Retry(call.attempts),
             call.accepts_invalidated,
             call.signs_packages,
+            call.devices,
         )
         for stored in programs:
             importer.add(stored, report)
     typer.echo(
         f"{report.stored} programs imported, {report.present} were there, {report.traces} traces,"
-        f" {report.packages} packages"
+        f" {report.packages} packages, {report.tuning} tuning records with {report.reports} new"
+        " reports"
     )
     for reason in report.skipped:
         typer.echo(f"skipped: {reason}")

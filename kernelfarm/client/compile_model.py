@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,9 @@ from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
+
+if TYPE_CHECKING:
+    from kernelfarm.client.farm.tuning_client import FarmTuning
 
 _FROZEN_VENDORS = ("cpu:", "cuda:", "rocm:")
 _DEFAULTS = CompileOptions()
@@ -103,10 +106,16 @@ class CompiledModel:
         bound = loaded.for_graph(
             captured,
             support.loader,
-            tuning=tuning_policy(self._client),
+            tuning=tuning_policy(self._client.settings, self._fleet),
             is_deterministic=self._is_deterministic,
         )
         return PlanRunner(bound, is_checked=True)
+
+    def _fleet(self) -> FarmTuning:
+        # Few programs have kernels that are tuned.
+        from kernelfarm.client.farm.tuning_client import FarmTuning  # noqa: PLC0415
+
+        return FarmTuning(self._client)
 
     def _program(self, target: str) -> CompiledProgram:
         program = self.programs.get(target)

@@ -628,3 +628,49 @@ class ImportProgramResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportProgramResponse: _TypeAlias = ImportProgramResponse  # noqa: Y015
+
+@_typing.final
+class ImportTuningRequest(_message.Message):
+    """A request to import a tuning record. Authorized like Invalidate."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def record(self) -> _manifest_pb2.SignedVariant:
+        """The record as its publisher signed it; required. Its content has at most 64 KiB."""
+
+    def __init__(
+        self,
+        *,
+        record: _manifest_pb2.SignedVariant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportTuningRequest: _TypeAlias = ImportTuningRequest  # noqa: Y015
+
+@_typing.final
+class ImportTuningResponse(_message.Message):
+    """The response to an import of a tuning record."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDED_FIELD_NUMBER: _builtins.int
+    added: _builtins.int
+    """The number of reports that were added; 0 if the farm had all of them, or enough others."""
+    def __init__(
+        self,
+        *,
+        added: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImportTuningResponse: _TypeAlias = ImportTuningResponse  # noqa: Y015

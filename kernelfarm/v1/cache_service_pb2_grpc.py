@@ -68,6 +68,11 @@ class CacheServiceStub(object):
                 request_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.SerializeToString,
                 response_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.FromString,
                 _registered_method=True)
+        self.ImportTuning = channel.unary_unary(
+                '/kernelfarm.v1.CacheService/ImportTuning',
+                request_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningRequest.SerializeToString,
+                response_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningResponse.FromString,
+                _registered_method=True)
 
 
 class CacheServiceServicer(object):
@@ -163,6 +168,22 @@ class CacheServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ImportTuning(self, request, context):
+        """Imports a tuning record that a frontend of another farm signed (TuningService.ReadTuning): adds
+        its reports to those of the caller's namespace. A report that this farm has already stays as it
+        is, and reports beyond the most that a subject has are left out.
+
+        INVALID_ARGUMENT: the content is no tuning record, or not that of its manifest. Do not retry.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+        DATA_LOSS: no key that this farm trusts for imports signed the record, it expired too long ago,
+        or its content was changed. Do not retry.
+        UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+        UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -195,6 +216,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.ImportProgram,
                     request_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.FromString,
                     response_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.SerializeToString,
+            ),
+            'ImportTuning': grpc.unary_unary_rpc_method_handler(
+                    servicer.ImportTuning,
+                    request_deserializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningRequest.FromString,
+                    response_serializer=kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -363,6 +389,33 @@ class CacheService(object):
             '/kernelfarm.v1.CacheService/ImportProgram',
             kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramRequest.SerializeToString,
             kernelfarm_dot_v1_dot_cache__service__pb2.ImportProgramResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ImportTuning(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kernelfarm.v1.CacheService/ImportTuning',
+            kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningRequest.SerializeToString,
+            kernelfarm_dot_v1_dot_cache__service__pb2.ImportTuningResponse.FromString,
             options,
             channel_credentials,
             insecure,

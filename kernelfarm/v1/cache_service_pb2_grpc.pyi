@@ -101,6 +101,18 @@ class CacheServiceStub:
     UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
       The call is idempotent.
     """
+    ImportTuning: _grpc.UnaryUnaryMultiCallable[_cache_service_pb2.ImportTuningRequest, _cache_service_pb2.ImportTuningResponse]
+    """Imports a tuning record that a frontend of another farm signed (TuningService.ReadTuning): adds
+    its reports to those of the caller's namespace. A report that this farm has already stays as it
+    is, and reports beyond the most that a subject has are left out.
+
+    INVALID_ARGUMENT: the content is no tuning record, or not that of its manifest. Do not retry.
+    PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+    DATA_LOSS: no key that this farm trusts for imports signed the record, it expired too long ago,
+      or its content was changed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+    """
 
 @_typing.type_check_only
 class CacheServiceAsyncStub(CacheServiceStub):
@@ -172,6 +184,18 @@ class CacheServiceAsyncStub(CacheServiceStub):
     RESOURCE_EXHAUSTED: the tenant's quota is used up.
     UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
       The call is idempotent.
+    """
+    ImportTuning: _aio.UnaryUnaryMultiCallable[_cache_service_pb2.ImportTuningRequest, _cache_service_pb2.ImportTuningResponse]  # type: ignore[assignment]
+    """Imports a tuning record that a frontend of another farm signed (TuningService.ReadTuning): adds
+    its reports to those of the caller's namespace. A report that this farm has already stays as it
+    is, and reports beyond the most that a subject has are left out.
+
+    INVALID_ARGUMENT: the content is no tuning record, or not that of its manifest. Do not retry.
+    PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+    DATA_LOSS: no key that this farm trusts for imports signed the record, it expired too long ago,
+      or its content was changed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
     """
 
 class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -277,6 +301,24 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         RESOURCE_EXHAUSTED: the tenant's quota is used up.
         UNAVAILABLE: the program is being compiled, or the cache does not answer; retry with backoff.
           The call is idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def ImportTuning(
+        self,
+        request: _cache_service_pb2.ImportTuningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_service_pb2.ImportTuningResponse, _abc.Awaitable[_cache_service_pb2.ImportTuningResponse]]:
+        """Imports a tuning record that a frontend of another farm signed (TuningService.ReadTuning): adds
+        its reports to those of the caller's namespace. A report that this farm has already stays as it
+        is, and reports beyond the most that a subject has are left out.
+
+        INVALID_ARGUMENT: the content is no tuning record, or not that of its manifest. Do not retry.
+        PERMISSION_DENIED: the caller is no administrator; send the administrator's token.
+        DATA_LOSS: no key that this farm trusts for imports signed the record, it expired too long ago,
+          or its content was changed. Do not retry.
+        UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+        UNIMPLEMENTED: the farm is older than tuning records; go on without them.
         """
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

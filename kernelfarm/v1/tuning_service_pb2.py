@@ -22,27 +22,36 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from kernelfarm.v1 import manifest_pb2 as kernelfarm_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"kernelfarm/v1/tuning_service.proto\x12\rkernelfarm.v1\"C\n\rTuningSubject\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x12\n\ncandidates\x18\x03 \x01(\r\"k\n\x13LookupTuningRequest\x12-\n\x07subject\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\x12\x10\n\x08reporter\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x61n_measure\x18\x03 \x01(\x08\"2\n\x0cTuningWinner\x12\x11\n\tcandidate\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\"s\n\x14LookupTuningResponse\x12+\n\x06winner\x18\x01 \x01(\x0b\x32\x1b.kernelfarm.v1.TuningWinner\x12\x16\n\x0eshould_measure\x18\x02 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\"h\n\x13ReportTuningRequest\x12-\n\x07subject\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\x12\x10\n\x08reporter\x18\x02 \x01(\x0c\x12\x10\n\x08times_ns\x18\x03 \x03(\x04\"C\n\x14ReportTuningResponse\x12+\n\x06winner\x18\x01 \x01(\x0b\x32\x1b.kernelfarm.v1.TuningWinner2\xc1\x01\n\rTuningService\x12W\n\x0cLookupTuning\x12\".kernelfarm.v1.LookupTuningRequest\x1a#.kernelfarm.v1.LookupTuningResponse\x12W\n\x0cReportTuning\x12\".kernelfarm.v1.ReportTuningRequest\x1a#.kernelfarm.v1.ReportTuningResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"kernelfarm/v1/tuning_service.proto\x12\rkernelfarm.v1\x1a\x1ckernelfarm/v1/manifest.proto\"C\n\rTuningSubject\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x12\n\ncandidates\x18\x03 \x01(\r\"k\n\x13LookupTuningRequest\x12-\n\x07subject\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\x12\x10\n\x08reporter\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63\x61n_measure\x18\x03 \x01(\x08\"2\n\x0cTuningWinner\x12\x11\n\tcandidate\x18\x01 \x01(\r\x12\x0f\n\x07reports\x18\x02 \x01(\r\"s\n\x14LookupTuningResponse\x12+\n\x06winner\x18\x01 \x01(\x0b\x32\x1b.kernelfarm.v1.TuningWinner\x12\x16\n\x0eshould_measure\x18\x02 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\"h\n\x13ReportTuningRequest\x12-\n\x07subject\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\x12\x10\n\x08reporter\x18\x02 \x01(\x0c\x12\x10\n\x08times_ns\x18\x03 \x03(\x04\"C\n\x14ReportTuningResponse\x12+\n\x06winner\x18\x01 \x01(\x0b\x32\x1b.kernelfarm.v1.TuningWinner\"2\n\x0cTuningReport\x12\x10\n\x08reporter\x18\x01 \x01(\x0c\x12\x10\n\x08times_ns\x18\x02 \x03(\x04\"{\n\x0cTuningRecord\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12-\n\x07subject\x18\x02 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\x12,\n\x07reports\x18\x03 \x03(\x0b\x32\x1b.kernelfarm.v1.TuningReport\"B\n\x11ReadTuningRequest\x12-\n\x07subject\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.TuningSubject\"B\n\x12ReadTuningResponse\x12,\n\x06record\x18\x01 \x01(\x0b\x32\x1c.kernelfarm.v1.SignedVariant2\x94\x02\n\rTuningService\x12W\n\x0cLookupTuning\x12\".kernelfarm.v1.LookupTuningRequest\x1a#.kernelfarm.v1.LookupTuningResponse\x12W\n\x0cReportTuning\x12\".kernelfarm.v1.ReportTuningRequest\x1a#.kernelfarm.v1.ReportTuningResponse\x12Q\n\nReadTuning\x12 .kernelfarm.v1.ReadTuningRequest\x1a!.kernelfarm.v1.ReadTuningResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kernelfarm.v1.tuning_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TUNINGSUBJECT']._serialized_start=53
-  _globals['_TUNINGSUBJECT']._serialized_end=120
-  _globals['_LOOKUPTUNINGREQUEST']._serialized_start=122
-  _globals['_LOOKUPTUNINGREQUEST']._serialized_end=229
-  _globals['_TUNINGWINNER']._serialized_start=231
-  _globals['_TUNINGWINNER']._serialized_end=281
-  _globals['_LOOKUPTUNINGRESPONSE']._serialized_start=283
-  _globals['_LOOKUPTUNINGRESPONSE']._serialized_end=398
-  _globals['_REPORTTUNINGREQUEST']._serialized_start=400
-  _globals['_REPORTTUNINGREQUEST']._serialized_end=504
-  _globals['_REPORTTUNINGRESPONSE']._serialized_start=506
-  _globals['_REPORTTUNINGRESPONSE']._serialized_end=573
-  _globals['_TUNINGSERVICE']._serialized_start=576
-  _globals['_TUNINGSERVICE']._serialized_end=769
+  _globals['_TUNINGSUBJECT']._serialized_start=83
+  _globals['_TUNINGSUBJECT']._serialized_end=150
+  _globals['_LOOKUPTUNINGREQUEST']._serialized_start=152
+  _globals['_LOOKUPTUNINGREQUEST']._serialized_end=259
+  _globals['_TUNINGWINNER']._serialized_start=261
+  _globals['_TUNINGWINNER']._serialized_end=311
+  _globals['_LOOKUPTUNINGRESPONSE']._serialized_start=313
+  _globals['_LOOKUPTUNINGRESPONSE']._serialized_end=428
+  _globals['_REPORTTUNINGREQUEST']._serialized_start=430
+  _globals['_REPORTTUNINGREQUEST']._serialized_end=534
+  _globals['_REPORTTUNINGRESPONSE']._serialized_start=536
+  _globals['_REPORTTUNINGRESPONSE']._serialized_end=603
+  _globals['_TUNINGREPORT']._serialized_start=605
+  _globals['_TUNINGREPORT']._serialized_end=655
+  _globals['_TUNINGRECORD']._serialized_start=657
+  _globals['_TUNINGRECORD']._serialized_end=780
+  _globals['_READTUNINGREQUEST']._serialized_start=782
+  _globals['_READTUNINGREQUEST']._serialized_end=848
+  _globals['_READTUNINGRESPONSE']._serialized_start=850
+  _globals['_READTUNINGRESPONSE']._serialized_end=916
+  _globals['_TUNINGSERVICE']._serialized_start=919
+  _globals['_TUNINGSERVICE']._serialized_end=1195
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from kernelfarm.v1 import manifest_pb2 as _manifest_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -203,3 +204,118 @@ class ReportTuningResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ReportTuningResponse: _TypeAlias = ReportTuningResponse  # noqa: Y015
+
+@_typing.final
+class TuningReport(_message.Message):
+    """The times that one client measured, as a record states them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTER_FIELD_NUMBER: _builtins.int
+    TIMES_NS_FIELD_NUMBER: _builtins.int
+    reporter: _builtins.bytes
+    """The client's name among the reports, 16 bytes. The farm derives it from the client's own name and
+    credential.
+    """
+    @_builtins.property
+    def times_ns(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """As in ReportTuningRequest."""
+
+    def __init__(
+        self,
+        *,
+        reporter: _builtins.bytes = ...,
+        times_ns: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reporter", b"reporter", "times_ns", b"times_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TuningReport: _TypeAlias = TuningReport  # noqa: Y015
+
+@_typing.final
+class TuningRecord(_message.Message):
+    """What a farm knows of one subject. Serialized, it is the content of a manifest that a frontend
+    signed, in the key space of programs; the key is a digest of the subject. Whoever reads it decides
+    by the reports, as the farm does.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORMAT_FIELD_NUMBER: _builtins.int
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    format: _builtins.int
+    """The version of this form: 1. A reader does not use a record of another version."""
+    @_builtins.property
+    def subject(self) -> Global___TuningSubject:
+        """Required."""
+
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___TuningReport]:
+        """1 to 9, sorted by reporter, each reporter once."""
+
+    def __init__(
+        self,
+        *,
+        format: _builtins.int = ...,
+        subject: Global___TuningSubject | None = ...,
+        reports: _abc.Iterable[Global___TuningReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["format", b"format", "reports", b"reports", "subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TuningRecord: _TypeAlias = TuningRecord  # noqa: Y015
+
+@_typing.final
+class ReadTuningRequest(_message.Message):
+    """A question for all reports on one subject."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBJECT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def subject(self) -> Global___TuningSubject:
+        """Required."""
+
+    def __init__(
+        self,
+        *,
+        subject: Global___TuningSubject | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["subject", b"subject"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTuningRequest: _TypeAlias = ReadTuningRequest  # noqa: Y015
+
+@_typing.final
+class ReadTuningResponse(_message.Message):
+    """The reports on one subject."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORD_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def record(self) -> _manifest_pb2.SignedVariant:
+        """A manifest and a serialized TuningRecord. Unset without reports."""
+
+    def __init__(
+        self,
+        *,
+        record: _manifest_pb2.SignedVariant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadTuningResponse: _TypeAlias = ReadTuningResponse  # noqa: Y015

@@ -34,7 +34,8 @@ class TuningServiceStub(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def __init__(self, channel):
@@ -53,6 +54,11 @@ class TuningServiceStub(object):
                 request_serializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningRequest.SerializeToString,
                 response_deserializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningResponse.FromString,
                 _registered_method=True)
+        self.ReadTuning = channel.unary_unary(
+                '/kernelfarm.v1.TuningService/ReadTuning',
+                request_serializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningRequest.SerializeToString,
+                response_deserializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningResponse.FromString,
+                _registered_method=True)
 
 
 class TuningServiceServicer(object):
@@ -64,7 +70,8 @@ class TuningServiceServicer(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def LookupTuning(self, request, context):
@@ -90,6 +97,19 @@ class TuningServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadTuning(self, request, context):
+        """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+        cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+        calls it.
+
+        INVALID_ARGUMENT: a field is malformed. Do not retry.
+        UNAVAILABLE: the cache does not answer; retry with backoff.
+        UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TuningServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -102,6 +122,11 @@ def add_TuningServiceServicer_to_server(servicer, server):
                     servicer.ReportTuning,
                     request_deserializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningRequest.FromString,
                     response_serializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningResponse.SerializeToString,
+            ),
+            'ReadTuning': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadTuning,
+                    request_deserializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningRequest.FromString,
+                    response_serializer=kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -120,7 +145,8 @@ class TuningService(object):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @staticmethod
@@ -167,6 +193,33 @@ class TuningService(object):
             '/kernelfarm.v1.TuningService/ReportTuning',
             kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningRequest.SerializeToString,
             kernelfarm_dot_v1_dot_tuning__service__pb2.ReportTuningResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadTuning(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kernelfarm.v1.TuningService/ReadTuning',
+            kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningRequest.SerializeToString,
+            kernelfarm_dot_v1_dot_tuning__service__pb2.ReadTuningResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,7 +37,8 @@ class TuningServiceStub:
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @_typing.overload
@@ -59,6 +60,15 @@ class TuningServiceStub:
     PERMISSION_DENIED: the caller's role may only read.
     UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
     """
+    ReadTuning: _grpc.UnaryUnaryMultiCallable[_tuning_service_pb2.ReadTuningRequest, _tuning_service_pb2.ReadTuningResponse]
+    """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+    cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+    calls it.
+
+    INVALID_ARGUMENT: a field is malformed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+    """
 
 @_typing.type_check_only
 class TuningServiceAsyncStub(TuningServiceStub):
@@ -70,7 +80,8 @@ class TuningServiceAsyncStub(TuningServiceStub):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -89,6 +100,15 @@ class TuningServiceAsyncStub(TuningServiceStub):
     PERMISSION_DENIED: the caller's role may only read.
     UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
     """
+    ReadTuning: _aio.UnaryUnaryMultiCallable[_tuning_service_pb2.ReadTuningRequest, _tuning_service_pb2.ReadTuningResponse]  # type: ignore[assignment]
+    """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+    cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+    calls it.
+
+    INVALID_ARGUMENT: a field is malformed. Do not retry.
+    UNAVAILABLE: the cache does not answer; retry with backoff.
+    UNIMPLEMENTED: the farm is older than tuning records; go on without them.
+    """
 
 class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
     """Collects the times that clients measure, and returns the fastest candidate. Served beside
@@ -99,7 +119,8 @@ class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
     farm only names one of them by its number.
 
     In a farm with tenants, every method also returns UNAUTHENTICATED and PERMISSION_DENIED as
-    described for CompileService, and tenants do not see each other's reports.
+    described for CompileService, and tenants do not see each other's reports. A tenant without
+    reports on a subject gets the settled choice of the shared namespace, which warmers fill.
     """
 
     @_abc_1.abstractmethod
@@ -127,6 +148,21 @@ class TuningServiceServicer(metaclass=_abc_1.ABCMeta):
         INVALID_ARGUMENT: a field is malformed, or no candidate was measured. Do not retry.
         PERMISSION_DENIED: the caller's role may only read.
         UNAVAILABLE: the cache does not answer; retry with backoff. The call is idempotent.
+        """
+
+    @_abc_1.abstractmethod
+    def ReadTuning(
+        self,
+        request: _tuning_service_pb2.ReadTuningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tuning_service_pb2.ReadTuningResponse, _abc.Awaitable[_tuning_service_pb2.ReadTuningResponse]]:
+        """Reads all reports on one subject as a record that the farm signs. A record is for clients that
+        cannot ask the farm, and for other farms (CacheService.ImportTuning). `kernelfarm export-bundle`
+        calls it.
+
+        INVALID_ARGUMENT: a field is malformed. Do not retry.
+        UNAVAILABLE: the cache does not answer; retry with backoff.
+        UNIMPLEMENTED: the farm is older than tuning records; go on without them.
         """
 
 def add_TuningServiceServicer_to_server(servicer: TuningServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

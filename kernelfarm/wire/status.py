@@ -13,6 +13,7 @@ from kernelfarm.errors import (
     ErrorFacts,
     KernelfarmError,
     MessageTooLargeError,
+    MissingMethodError,
     NoAnswerError,
     error_from_facts,
 )
@@ -88,6 +89,11 @@ def _error_without_details(code: grpc.StatusCode, details: str, peer: str) -> Ke
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and too_large:
         size, limit = too_large.groups()
         return MessageTooLargeError(f"a message of {size} bytes; {peer} accepts at most {limit}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return MissingMethodError(
+            f"{peer} does not have this method ({details or code.name}): it is older than its"
+            " caller; upgrade it"
+        )
     name = code.name
     if code is grpc.StatusCode.CANCELLED:
         # A server that stops cancels calls that are left after its grace period. Our own

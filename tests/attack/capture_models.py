@@ -12,7 +12,7 @@ from pathlib import Path
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.settings import client_settings
-from kernelfarm.client.warming.capture_case import capture_case, capture_identity
+from kernelfarm.client.warming.capture_case import CaptureRequest, capture_case, capture_identity
 from kernelfarm.client.warming.captures import CaptureFolder
 from kernelfarm.client.warming.cases import cases_of
 from kernelfarm.client.warming.manifest import read_manifest
@@ -23,10 +23,10 @@ _NOWHERE = "127.0.0.1:9"
 def main() -> None:
     path, folder = Path(sys.argv[1]), CaptureFolder.open(Path(sys.argv[2]))
     access = FarmAccess(client_settings(endpoint=_NOWHERE, disk_cache_bytes=0))
-    options = CompileOptions()
+    wanted = CaptureRequest(CompileOptions())
     for case in cases_of(read_manifest(path)):
-        identity = capture_identity(case, path.parent, options)
-        folder.put(identity, capture_case(case, access, path.parent, options))
+        identity = capture_identity(case, path.parent, wanted)
+        folder.put(identity, capture_case(case, access, path.parent, wanted))
     access.client.close()
 
 

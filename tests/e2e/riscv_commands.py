@@ -18,9 +18,9 @@ import torch
 
 from kernelfarm.client import counters
 from tests.e2e.riscv_client import measured
-from tests.e2e.warmed_models import scaled
 from tests.support.command_line import run_command
 from tests.support.riscv_vendor import TARGET
+from tests.support.warmed_models import scaled
 
 NUMBER = 3.25
 MANIFEST = f"""
@@ -28,7 +28,7 @@ format: 1
 targets: ["{TARGET}"]
 models:
   - name: scaled
-    entry: tests.e2e.warmed_models:scaled
+    entry: tests.support.warmed_models:scaled
     arguments: {{number: {NUMBER}}}
     tag: scaled@1
 """

@@ -131,6 +131,7 @@ def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: Tenan
         ("Invalidate", cache_api.InvalidateRequest(tags=["op:none"])),
         ("Sweep", cache_api.SweepRequest()),
         ("ImportProgram", cache_api.ImportProgramRequest()),
+        ("ImportTuning", cache_api.ImportTuningRequest()),
     ):
         with pytest.raises(PermissionDeniedError, match="role administrator; tenant 'acme' has"):
             member.cache(method, asked)
@@ -142,7 +143,7 @@ def test_administrators_alone_invalidate_sweep_and_see_others(tenant_farm: Tenan
         administrator.usage("nobody")
     assert member.usage().tenant == member.usage("acme").tenant == "acme"
     assert administrator.usage("beta").tenant == "beta"
-    assert counted(tenant_farm, "refused_permission_denied", "acme") == denied + 3
+    assert counted(tenant_farm, "refused_permission_denied", "acme") == denied + 4
     assert counted(tenant_farm, "refused_other_tenant", "acme") == refused + 2
     with pytest.raises(PermissionDeniedError, match="role reader or member or warmer"):
         administrator.compile(h_request(306, 24))

@@ -2,126 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import kernelfarm
-from kernelfarm.cli import make_app
-from kernelfarm.client import counters
 from kernelfarm.client.farm.cache_client import CacheAdmin
-from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.programs import finder
-from kernelfarm.client.programs.store import ProgramStore
-from kernelfarm.client.warming.certificate import Certificate, read_certificate
 from kernelfarm.errors import CallerError
-from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
-from tests.e2e.warmed_models import scaled
-from tests.support.client_process import new_process
 from tests.support.farm import Farm
-from tests.support.trace_machines import counted, traces_made
-
-NOBODY = "127.0.0.1:9"  # the discard port: nothing listens there
-INCOMPLETE = 3
-TARGET = host_cpu_target()
-
-COMPILER = partial(torch.compile, backend="kernelfarm")
-
-_numbers = itertools.count(1)
-
-
-@dataclass
-class Job:
-    """A manifest in a folder, and the farm that it warms."""
-
-    farm: Farm
-    folder: Path
-    environment: pytest.MonkeyPatch
-    number: float
-
-    @property
-    def certificate(self) -> Certificate:
-        return read_certificate(self.folder / "m.certificate.json").certificate
-
-    def write(self, *models: str) -> None:
-        head = f'format: 1\ntargets: ["{TARGET}"]\nmodels:\n'
-        (self.folder / "m.yaml").write_text(head + "".join(models))
-
-    def model(self, name: str = "scaled", more: str = "", **arguments: object) -> str:
-        stated = json.dumps({"number": self.number, **arguments})
-        return (
-            f"  - name: {name}\n    entry: tests.e2e.warmed_models:scaled\n"
-            f"    arguments: {stated}\n    tag: {name}@{self.number}\n{more}"
-        )
-
-    def warm(self, *options: str) -> Any:
-        return self.run("warm", str(self.folder / "m.yaml"), *options)
-
-    def run(self, *command: str, endpoint: str = "") -> Any:
-        ended = CliRunner().invoke(
-            make_app(), [*command, "--endpoint", endpoint or self.farm.endpoint]
-        )
-        if ended.exception is not None and not isinstance(ended.exception, SystemExit):
-            raise ended.exception
-        return ended
-
-    def kernel_jobs(self) -> int:
-        with CacheAdmin(self.farm.endpoint) as admin:
-            return admin.usage().spaces[1].counters.get("jobs", 0)
-
-    def replica(
-        self, endpoint: str, disk: Path, compiler: Callable[..., Any] = COMPILER
-    ) -> dict[str, int]:
-        """The counters of a client with this disk, which runs the model and must not be eager."""
-        self.begin_replica(endpoint, disk)
-        model, args = scaled(self.number)
-        compiled = compiler(model, mode="strict")
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(*args), model(*args), rtol=1e-5, atol=1e-6)
-        return counted()
-
-    def training_replica(self, endpoint: str, disk: Path, **arguments: bool) -> dict[str, int]:
-        """As `replica`, for one training step with a loss of its own."""
-        self.begin_replica(endpoint, disk)
-        found = []
-        for is_compiled in (True, False):
-            model, args = scaled(self.number, **arguments)
-            step = COMPILER(model, mode="strict") if is_compiled else model
-            (step(*args) ** 2).mean().backward()
-            found.append([parameter.grad for parameter in model.parameters()])
-        torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
-        return counted()
-
-    def begin_replica(self, endpoint: str, disk: Path) -> None:
-        """Switches to a process with this disk, which has compiled nothing."""
-        new_process(endpoint, disk)
-        finder.accesses.clear()
-        self.environment.setattr(finder, "_store", ProgramStore())
-        torch._dynamo.reset()
-        torch._dynamo.utils.counters.clear()
-        self.environment.delenv("KERNELFARM_TRACE_KEY_FILE", raising=False)
-        self.environment.setenv("KERNELFARM_ENDPOINT", endpoint)
-        self.environment.setenv("KERNELFARM_DISK_CACHE_DIR", str(disk))
+from tests.support.trace_machines import traces_made
+from tests.support.warmed_models import scaled
+from tests.support.warming_job import INCOMPLETE, NOBODY, TARGET, Job, warming_job
 
 
 @pytest.fixture
 def job(farm: Farm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    keys = farm.data_dir / "keys"
-    monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(keys / TRACE_KEY))
-    monkeypatch.setenv("KERNELFARM_TRUSTED_KEYS_FILE", str(keys / PUBLIC_KEYS))
-    job = Job(farm, tmp_path, monkeypatch, next(_numbers) + 0.8125)
-    job.write(job.model())
-    yield job
-    counters.reset()
-    torch._dynamo.reset()
+    with warming_job(farm, tmp_path, monkeypatch) as job:
+        yield job
 
 
 def test_a_replica_with_an_empty_disk_neither_traces_nor_compiles_after_a_job(
@@ -240,7 +140,7 @@ def test_a_pt2_file_is_warmed_without_a_trace(job: Job) -> None:
 
 
 def test_a_model_that_cannot_be_captured_is_missing_with_its_reason(job: Job) -> None:
-    job.write(job.model(), "  - name: broken\n    entry: tests.e2e.warmed_models:broken\n")
+    job.write(job.model(), "  - name: broken\n    entry: tests.support.warmed_models:broken\n")
     done = job.warm()
     assert done.exit_code == INCOMPLETE
     assert [entry.is_present for entry in job.certificate.entries] == [True, False]

@@ -29,7 +29,7 @@ RUN = """
 import json, sys, warnings
 import torch
 from kernelfarm.client import counters
-from tests.e2e.warmed_models import zoo
+from tests.support.warmed_models import zoo
 started = {}
 for name in sys.argv[1:]:
     torch._dynamo.reset()
@@ -102,7 +102,7 @@ def start_from_the_bundle(folder: Path) -> None:
 
 def write_manifest(path: Path) -> None:
     models = "".join(
-        f"  - name: {name}\n    entry: tests.e2e.warmed_models:zoo\n"
+        f"  - name: {name}\n    entry: tests.support.warmed_models:zoo\n"
         f"    arguments: {{name: {name}}}\n    tag: {name}@1\n"
         for name in MODELS
     )

@@ -59,6 +59,7 @@ from kernelfarm.wire.manifest import (
     manifest_to_bytes,
 )
 from kernelfarm.wire.status import DETAILS_TRAILER, error_from_rpc
+from kernelfarm.wire.tuning import tuning_record_from_bytes, tuning_record_to_bytes
 from optimizer_svc.pipeline import optimize
 from tests.fuzz.messages import message_class
 
@@ -183,6 +184,12 @@ def _facts(data: bytes) -> None:
     _same(facts, facts_from_proto(facts_to_proto(facts)), "facts")
 
 
+def _tuning_record(data: bytes) -> None:
+    record = tuning_record_from_bytes(data)
+    _same(record, tuning_record_from_bytes(tuning_record_to_bytes(record)), "tuning record")
+    assert record.state.reports == len(record.reports)
+
+
 def _trace(data: bytes) -> None:
     trace = trace_of(data)
     facts_from_proto(trace.facts)
@@ -294,6 +301,7 @@ TRIALS = (
     Trial("facts", "kernelfarm.v1.CallerFacts", _facts),
     Trial("trace", "kernelfarm.v1.Trace", _trace),
     Trial("trace-parts", "kernelfarm.v1.PutTraceRequest", _trace_parts),
+    Trial("tuning-record", "kernelfarm.v1.TuningRecord", _tuning_record),
     Trial("job", "kernelfarm.internal.v1.BuildKernelsRequest", _job),
     Trial("status", "google.rpc.Status", _status),
 )

@@ -165,6 +165,22 @@ def _report_tuning() -> Iterator[Message]:
     )
 
 
+def _tuning_record() -> Iterator[Message]:
+    yield tuning.TuningRecord(
+        format=1,
+        subject=_tuning_subject(),
+        reports=[tuning.TuningReport(reporter=bytes(16), times_ns=[10_000, 0, 20_000])],
+    )
+
+
+def _import_tuning() -> Iterator[Message]:
+    for record in _tuning_record():
+        content = record.SerializeToString()
+        made = replace(made_manifest(bytes(32), content), space=Space.PROGRAMS)
+        signed = manifest_pb2.SignedVariant(manifest=manifest_to_proto(made), content=content)
+        yield cache.ImportTuningRequest(record=signed)
+
+
 def _explain_trace() -> Iterator[Message]:
     yield traces.ExplainTraceMissRequest(digest=trace_digest(PARTS))
     yield traces.ExplainTraceMissRequest(parts=PARTS, model="fuzz@1")
@@ -239,6 +255,11 @@ _MAKERS: dict[str, Callable[[], Iterator[Message]]] = {
     "kernelfarm.v1.ExplainTraceMissRequest": _explain_trace,
     "kernelfarm.v1.LookupTuningRequest": _lookup_tuning,
     "kernelfarm.v1.ReportTuningRequest": _report_tuning,
+    "kernelfarm.v1.ReadTuningRequest": lambda: iter(
+        [tuning.ReadTuningRequest(subject=_tuning_subject())]
+    ),
+    "kernelfarm.v1.ImportTuningRequest": _import_tuning,
+    "kernelfarm.v1.TuningRecord": _tuning_record,
     "kernelfarm.v1.Manifest": _manifests,
     "kernelfarm.v1.CallerFacts": lambda: iter([_facts()]),
     "kernelfarm.v1.Trace": lambda: iter([traces.Trace.FromString(trace_content())]),

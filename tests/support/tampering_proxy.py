@@ -94,6 +94,9 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
         change = self.changes.pop(0) if self.changes else unchanged
         program.signed.manifest.CopyFrom(manifest_to_proto(change(manifest)))
 
+    def Lookup(self, request, context):  # noqa: N802 (the protocol's name)
+        return self._compile.Lookup(request)
+
     def ReadBlobs(self, request, context):  # noqa: N802 (the protocol's name)
         self.calls["ReadBlobs"] += 1
         for chunk in self._compile.ReadBlobs(request):
@@ -123,6 +126,9 @@ class TamperingFarm(CompileServiceServicer, CacheServiceServicer, TraceServiceSe
         reported = self._compile.GetCapabilities(request)
         reported.public_keys.append(key_to_proto(self.key.trusted))
         return reported
+
+    def ImportProgram(self, request, context):  # noqa: N802 (the protocol's name)
+        return self._cache.ImportProgram(request)
 
     def WatchInvalidations(self, request, context):  # noqa: N802 (the protocol's name)
         stream: Iterator[cache_pb.WatchInvalidationsResponse] = self._cache.WatchInvalidations(

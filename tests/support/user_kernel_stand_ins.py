@@ -25,6 +25,7 @@ from kernelfarm.client.loaders.variants import LoadedVariant
 from kernelfarm.client.runtime.program import DEFAULT_TUNING, BoundProgram, TuningPolicy
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.program_ir import Plan
 from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP, UserKernel
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
@@ -80,6 +81,7 @@ class CompiledHere:
         self._variants, self._stands_in = variants, stands_in
         self._loader, self._tuning = loader or CpuLoader(), tuning
         self.graphs: list[CapturedGraph] = []
+        self.plans: list[Plan] = []
         self.reports: list[str] = []
         self._call = torch.compile(function, backend=self._backend, fullgraph=True)
 
@@ -101,6 +103,7 @@ class CompiledHere:
             made = optimize(decompose_to_prims(captured.graph).graph, target)
             self.reports.append(dict(made.stages)["report"])
             verify_program(made.program)
+            self.plans.append(made.program.plan)
             kernels = [
                 (LoadedVariant((), loaded_kernel(k, target.name)),) for k in made.program.kernels
             ]

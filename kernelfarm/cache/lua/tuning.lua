@@ -1,10 +1,12 @@
 -- Keeps the reports on one tuning subject. Stores a report, if `times` is not empty; else lets
--- `reporter` measure, if fewer than `wanted` clients have reported or measure. Returns 1 if it may
--- measure, else 0, then the times of each report.
+-- `reporter` measure, if fewer than `wanted` clients have reported or measure. Returns 1 if the
+-- report was stored or `reporter` may measure, else 0, then the times of each report. A report of
+-- the same reporter stays unless `replaces` is 1.
 --   record: r:REPORTER -> times, m:REPORTER -> until when it measures, in ms since 1970
 --   records: the records of the namespace by their last use; the oldest beyond `most_records` go
 local record, records = unpack(KEYS)
-local record_ttl_s, most_records, most_reports, measuring_ms, wanted, reporter, times = unpack(ARGV)
+local record_ttl_s, most_records, most_reports, measuring_ms, wanted, reporter, times, replaces =
+  unpack(ARGV)
 
 local clock = redis.call('TIME')
 local now_ms = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -26,16 +28,18 @@ for at = 1, #fields, 2 do
   end
 end
 
-local may_measure = 0
+local is_done = 0
 if times ~= '' then
   redis.call('HDEL', record, own_permit)
-  if reports[own_report] or reported < tonumber(most_reports) then
+  local is_new = not reports[own_report]
+  if (is_new and reported < tonumber(most_reports)) or (not is_new and replaces == '1') then
     redis.call('HSET', record, own_report, times)
     reports[own_report] = times
+    is_done = 1
   end
 elseif not reports[own_report] and reported + measuring < tonumber(wanted) then
   redis.call('HSET', record, own_permit, now_ms + measuring_ms)
-  may_measure = 1
+  is_done = 1
 elseif permitted then
   redis.call('HDEL', record, own_permit)
 end
@@ -53,6 +57,6 @@ if redis.call('EXISTS', record) == 1 then
   end
 end
 
-local result = {may_measure}
+local result = {is_done}
 for _, value in pairs(reports) do result[#result + 1] = value end
 return result

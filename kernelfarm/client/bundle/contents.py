@@ -1,4 +1,4 @@
-"""The signed programs, traces and packages of a bundle, with the checks that all imports share.
+"""The signed contents of a bundle, with the checks that all imports share.
 
 Nothing here unpickles a package: its header and its signature are all that an import reads.
 """
@@ -13,15 +13,25 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from kernelfarm.client.bundle.layout import StoredProgram
+from kernelfarm.client.farm.checked_tuning import SignedTuning, stated_tuning
 from kernelfarm.client.packages import header as packages
 from kernelfarm.client.traces import header as traces
 from kernelfarm.client.traces.publication import PACKAGE_TAG
 from kernelfarm.digest import DIGEST_BYTES, trace_digest
-from kernelfarm.errors import MalformedMessageError
+from kernelfarm.errors import (
+    KernelfarmError,
+    MalformedMessageError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from kernelfarm.signing import CacheAddress, Keyring, Manifest, Space, check_content, check_manifest
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.v1 import trace_service_pb2 as pb
 from kernelfarm.wire.manifest import manifest_from_proto
+
+ENDS_IMPORT = (PermissionDeniedError, UnauthenticatedError, UnavailableError)
+"""Errors that the next program would have too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,73 @@ def check_origin(shared: SharedContent, program_key: bytes, keyring: Keyring) ->
             f"{shared.name} does not have the digest or the tags of a {shared.kind.name}"
         )
     return parts
+
+
+def tuning_of(content: bytes) -> SignedTuning:
+    """A tuning record of a bundle; its signature is not verified.
+
+    Raises:
+        IntegrityError: its content is not the one that its manifest names.
+        MalformedMessageError: it is none.
+    """
+    found = _signed(content)
+    return stated_tuning(found.manifest, found.content)
+
+
+@dataclass(slots=True)
+class TuningImport:
+    """Adds the tuning records of programs one by one; none that is refused ends an import.
+
+    Records of other devices than `devices` are left out, if any are named. `left_out` gets the
+    reasons.
+    """
+
+    add: Callable[[SignedTuning], None]
+    devices: frozenset[str]
+    left_out: list[str]
+
+    def run(self, stored: StoredProgram) -> int:
+        """Adds the records of a program; returns how many were added.
+
+        What is behind a file that was changed is left out, too.
+
+        Raises:
+            PermissionDeniedError, UnauthenticatedError, UnavailableError: the next one would fail.
+        """
+        added = others = 0
+        try:
+            for content in stored.tuning():
+                is_added = self._one(stored, content)
+                added += is_added is True
+                others += is_added is None
+        except ENDS_IMPORT:
+            raise
+        except KernelfarmError as error:
+            self.left_out.append(f"tuning records of {stored.target}: {error.reason}: {error}")
+        if others:
+            self.left_out.append(f"{others} tuning records of {stored.target}: of other devices")
+        return added
+
+    def _one(self, stored: StoredProgram, content: bytes) -> bool | None:
+        """Whether a record was added; None if it is of another device."""
+        try:
+            found = tuning_of(content)
+            if self.devices and found.record.subject.device not in self.devices:
+                return None
+            self.add(found)
+        except ENDS_IMPORT:
+            raise
+        except KernelfarmError as error:
+            self.left_out.append(f"tuning record of {stored.target}: {error.reason}: {error}")
+            return False
+        return True
+
+
+def note_unread(stored: StoredProgram, left_out: list[str]) -> None:
+    """Notes that the tuning records of a refused program were left out, if it has any."""
+    count = stored.tuning_count
+    if count:
+        left_out.append(f"{count} tuning records of {stored.target}: their program was refused")
 
 
 def _signed(content: bytes) -> SignedContent:

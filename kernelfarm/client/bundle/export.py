@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernelfarm.client.bundle.export_tuning import TuningExport
 from kernelfarm.client.bundle.layout import BundledProgram, BundleWriter
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.trace_client import TraceClient
 from kernelfarm.client.warming.certificate import ProgramCoverage, TraceCoverage
 from kernelfarm.client.warming.found import checked_trace
 from kernelfarm.client.warming.retry import Retry
-from kernelfarm.errors import CallerError, KernelfarmError
+from kernelfarm.errors import CallerError, KernelfarmError, UnavailableError
 from kernelfarm.ir.guards import NO_FACTS
 from kernelfarm.v1 import manifest_pb2
 from kernelfarm.wire.manifest import manifest_to_proto
 
 _TRACE_TIMEOUT_S = 30.0
+_NEVER_S = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written: numbers of programs, traces, packages and distinct blobs.
+    """What was written: numbers of programs, traces, packages, tuning records and distinct blobs.
 
+    `left_out` are choices of the fleet that the bundle does not have, with the reason.
     `valid_until_s` is the time (seconds since 1970) until which clients may use all of the programs
     without a farm.
     """
@@ -30,8 +33,10 @@ class Exported:
     programs: int
     traces: int
     packages: int
+    tuning: int
     blobs: int
     valid_until_s: int
+    left_out: tuple[str, ...] = ()
 
 
 def export_programs(
@@ -54,41 +59,93 @@ def export_programs(
             by_key.setdefault(entry.key, []).append(entry)
     if not by_key:
         raise CallerError("the certificate has no present program that was asked for")
-    traces, packages, blobs, ends_s = 0, 0, set[bytes](), []
+    export = _Export(client, writer, retry)
     for key in sorted(by_key):
         entry = by_key[key][0]
         try:
-            program, not_after_s = _program(by_key[key], client, retry)
+            export.add(by_key[key])
         except KernelfarmError as error:
             raise type(error)(f"{entry.title}: {error}") from error
-        writer.add(program)
-        traces += len(program.traces)
-        packages += len(program.packages)
-        blobs.update(program.blobs)
-        ends_s.append(not_after_s)
         on_program(entry)
-    return Exported(len(by_key), traces, packages, len(blobs), min(ends_s))
+    return export.exported()
 
 
-def _program(
-    entries: Sequence[ProgramCoverage], client: FarmClient, retry: Retry
-) -> tuple[BundledProgram, int]:
-    key = bytes.fromhex(entries[0].key)
-    found = retry(lambda: client.lookup(key))
-    signed = manifest_pb2.SignedVariant(
-        manifest=manifest_to_proto(found.manifest), content=found.content
-    )
-    digests = [blob.sha256 for blob in found.manifest.blobs]
-    program = BundledProgram(
-        key,
-        found.target,
-        tuple({entry.model for entry in entries}),
-        signed.SerializeToString(deterministic=True),
-        tuple(_signed("trace", [entry.trace for entry in entries], client, retry)),
-        retry(lambda: client.read_blobs(digests)),
-        tuple(_signed("package", [entry.package for entry in entries], client, retry)),
-    )
-    return program, found.manifest.not_after_s
+class _Export:
+    """The programs that were written, each once."""
+
+    def __init__(self, client: FarmClient, writer: BundleWriter, retry: Retry) -> None:
+        self._client, self._writer, self._retry = client, writer, retry
+        self._tuning = TuningExport(client, retry)
+        self._models: dict[bytes, tuple[str, ...]] = {}
+        self._blobs: set[bytes] = set()
+        self._done = Exported(0, 0, 0, 0, 0, _NEVER_S)
+
+    def add(self, entries: Sequence[ProgramCoverage]) -> None:
+        """Writes the program of these entries, and those that the fleet chose in its place."""
+        models = {entry.model for entry in entries}
+        tuning = [record for entry in entries for record in self._choices(entry, models)]
+        traces = _signed("trace", [entry.trace for entry in entries], self._client, self._retry)
+        packages = _signed(
+            "package", [entry.package for entry in entries], self._client, self._retry
+        )
+        program = self._read(bytes.fromhex(entries[0].key), models)
+        self._write(
+            replace(
+                program,
+                traces=tuple(traces),
+                packages=tuple(packages),
+                tuning=tuple(dict.fromkeys(tuning)),
+            )
+        )
+
+    def exported(self) -> Exported:
+        """What was written."""
+        return replace(self._done, programs=len(self._models), blobs=len(self._blobs))
+
+    def _choices(self, entry: ProgramCoverage, models: set[str]) -> Iterator[bytes]:
+        """The records of what the fleet chose, after the chosen programs were written."""
+        for stated in entry.tuning or ():
+            try:
+                records = self._tuning.records(stated)
+                if stated.key:
+                    self._write(self._read(bytes.fromhex(stated.key), models))
+            except UnavailableError:
+                raise
+            except KernelfarmError as error:
+                reason = f"{entry.title}, tuning on {stated.device}: {error}"
+                self._done = replace(self._done, left_out=(*self._done.left_out, reason))
+            else:
+                yield from records
+
+    def _write(self, program: BundledProgram) -> None:
+        self._writer.add(program)
+        self._models[program.key] = program.models
+        self._blobs.update(program.blobs)
+        done = self._done
+        self._done = replace(
+            done,
+            traces=done.traces + len(program.traces),
+            packages=done.packages + len(program.packages),
+            tuning=done.tuning + len(program.tuning),
+        )
+
+    def _read(self, key: bytes, models: set[str]) -> BundledProgram:
+        found = self._retry(lambda: self._client.lookup(key))
+        signed = manifest_pb2.SignedVariant(
+            manifest=manifest_to_proto(found.manifest), content=found.content
+        )
+        digests = [blob.sha256 for blob in found.manifest.blobs]
+        blobs = self._retry(lambda: self._client.read_blobs(digests))
+        ends_s = min(self._done.valid_until_s, found.manifest.not_after_s)
+        self._done = replace(self._done, valid_until_s=ends_s)
+        return BundledProgram(
+            key,
+            found.target,
+            tuple(models.union(self._models.get(key, ()))),
+            signed.SerializeToString(deterministic=True),
+            (),
+            blobs,
+        )
 
 
 def _signed(

@@ -3,7 +3,7 @@
     oci-layout                  the version of the layout
     index.json                  one manifest for each program, sorted by program key
     blobs/sha256/HEX            manifests, signed programs (their config); layers: blobs, traces and
-                                packages of models
+                                packages of models, tuning records of their products and kernels
 
 Every file but the first two is named by its SHA-256 and checked when it is read. Equal contents
 give equal bytes: JSON has sorted keys, and a tar file has neither times nor owners. What a bundle
@@ -36,6 +36,7 @@ PROGRAM_TYPE = "application/vnd.kernelfarm.program.v1"
 SIGNED_PROGRAM_TYPE = "application/vnd.kernelfarm.program.signed.v1+protobuf"
 SIGNED_TRACE_TYPE = "application/vnd.kernelfarm.trace.signed.v1+protobuf"
 SIGNED_PACKAGE_TYPE = "application/vnd.kernelfarm.package.signed.v1+protobuf"
+SIGNED_TUNING_TYPE = "application/vnd.kernelfarm.tuning.signed.v1+protobuf"
 BLOB_TYPE = "application/vnd.kernelfarm.blob.v1"
 """Media types: those of OCI, then those of kernelfarm (`kernelfarm.v1.SignedVariant` messages)."""
 
@@ -47,6 +48,8 @@ _LAYOUT = {"imageLayoutVersion": "1.0.0"}
 _MAX_INDEX_BYTES = 64 << 20
 _MAX_MANIFEST_BYTES = 16 << 20
 _MAX_PROGRAM_BYTES = 64 << 20
+_MAX_TUNING_BYTES = 128 << 10
+_MAX_TUNING_RECORDS = 4096
 _MAX_LAYER_BYTES = 1 << 30
 _MAX_PROGRAMS = 100_000
 _MAX_LAYERS = 70_000
@@ -82,9 +85,10 @@ class _ImageManifest(_Message):
 
 @dataclass(frozen=True, slots=True)
 class BundledProgram:
-    """One program of a bundle that is written: the signed program, its traces, packages and blobs.
+    """One program of a bundle that is written: the signed program, and what belongs to it.
 
-    `signed`, `traces` and `packages` are serialized `kernelfarm.v1.SignedVariant` messages.
+    `signed`, and each of `traces`, `packages` and `tuning`, are serialized
+    `kernelfarm.v1.SignedVariant` messages.
     """
 
     key: bytes
@@ -94,6 +98,7 @@ class BundledProgram:
     traces: tuple[bytes, ...] = field(repr=False)
     blobs: Mapping[bytes, bytes] = field(repr=False)
     packages: tuple[bytes, ...] = field(default=(), repr=False)
+    tuning: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 class BundleWriter:
@@ -110,6 +115,7 @@ class BundleWriter:
         layers = [
             *self._put_all(SIGNED_TRACE_TYPE, program.traces),
             *self._put_all(SIGNED_PACKAGE_TYPE, program.packages),
+            *self._put_all(SIGNED_TUNING_TYPE, program.tuning),
             *self._put_all(BLOB_TYPE, program.blobs.values()),
         ]
         notes = {TARGET_NOTE: program.target, MODEL_NOTE: " ".join(sorted(program.models))}
@@ -255,6 +261,25 @@ class StoredProgram:
         """The signed packages of its models, serialized; signatures are not verified."""
         return self._signed_contents(SIGNED_PACKAGE_TYPE)
 
+    @property
+    def tuning_count(self) -> int:
+        """The number of its tuning records."""
+        return len(self._signed_layers[SIGNED_TUNING_TYPE])
+
+    def tuning(self) -> Iterator[bytes]:
+        """Its signed tuning records, serialized; signatures are not verified.
+
+        Raises:
+            CallerError: there are too many, or one is too large.
+        """
+        count = self.tuning_count
+        if count > _MAX_TUNING_RECORDS:
+            raise CallerError(
+                f"a program of the bundle has {count} tuning records; expected at most"
+                f" {_MAX_TUNING_RECORDS}"
+            )
+        return self._signed_contents(SIGNED_TUNING_TYPE, _MAX_TUNING_BYTES)
+
     def blob(self, sha256: bytes) -> bytes:
         """The content of a blob.
 
@@ -267,9 +292,11 @@ class StoredProgram:
             raise CallerError(f"the bundle has no blob {sha256.hex()}; export it again")
         return _read_blob(self._files, layer, _MAX_LAYER_BYTES)
 
-    def _signed_contents(self, media_type: str) -> Iterator[bytes]:
+    def _signed_contents(
+        self, media_type: str, max_bytes: int = _MAX_PROGRAM_BYTES
+    ) -> Iterator[bytes]:
         for layer in self._signed_layers[media_type]:
-            yield _read_blob(self._files, layer, _MAX_PROGRAM_BYTES)
+            yield _read_blob(self._files, layer, max_bytes)
 
 
 class Bundle:
@@ -298,7 +325,7 @@ class Bundle:
             layers = manifest.layers
             signed = {
                 kind: [layer for layer in layers if layer.mediaType == kind]
-                for kind in (SIGNED_TRACE_TYPE, SIGNED_PACKAGE_TYPE)
+                for kind in (SIGNED_TRACE_TYPE, SIGNED_PACKAGE_TYPE, SIGNED_TUNING_TYPE)
             }
             blobs = {layer.digest: layer for layer in layers if layer.mediaType == BLOB_TYPE}
             yield StoredProgram(manifest.annotations, self._files, manifest.config, signed, blobs)

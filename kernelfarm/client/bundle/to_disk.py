@@ -16,7 +16,9 @@ from kernelfarm.client.bundle.contents import (
     PACKAGE,
     SharedContent,
     SignedContent,
+    TuningImport,
     check_origin,
+    note_unread,
     program_of,
     shared_contents,
 )
@@ -26,6 +28,7 @@ from kernelfarm.client.disk.folder import checked_tier_folder
 from kernelfarm.client.disk.tier import Confirmation, DiskTier
 from kernelfarm.client.farm.access import STATE_SUFFIX, farm_file
 from kernelfarm.client.farm.checked_program import ExpectedProgram, checked_content
+from kernelfarm.client.farm.checked_tuning import SignedTuning, check_tuning
 from kernelfarm.client.farm.compiled_program import CompiledProgram, decode_program
 from kernelfarm.client.farm.invalidation_state import InvalidationState
 from kernelfarm.client.settings import ClientSettings
@@ -36,23 +39,30 @@ from kernelfarm.signing.key_files import read_keyring
 
 @dataclass(slots=True)
 class DiskReport:
-    """What an import did; `valid_until_s` (seconds since 1970) is when the first entry expires."""
+    """What an import did; `valid_until_s` (seconds since 1970) is when the first entry expires.
+
+    `left_out` are tuning records that clients would not use, with the reason.
+    """
 
     programs: int = 0
     traces: int = 0
     packages: int = 0
+    tuning: int = 0
     valid_until_s: int | None = None
     refused: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 class DiskImporter:
     """Imports programs into the tier of the settings, with the keys that they pin.
 
+    Tuning records are those of `devices`, or all of them.
+
     Raises:
         CallerError: no keys are pinned, or the tier is off or not private.
     """
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, devices: frozenset[str] = frozenset()) -> None:
         root = checked_tier_folder(settings)
         if root is None:
             raise CallerError("the disk tier is off: set KERNELFARM_DISK_CACHE_BYTES above 0")
@@ -62,6 +72,7 @@ class DiskImporter:
                 " farm that made the bundle; the clients need it too"
             )
         self._settings = settings
+        self._devices = devices
         self._keyring: Keyring = read_keyring(settings.trusted_keys_file)
         self._tier = DiskTier(root, settings.disk_cache_bytes)
         self._state: Path = farm_file(root, settings, STATE_SUFFIX)
@@ -69,7 +80,10 @@ class DiskImporter:
         self._first_epoch: int | None = None
 
     def add(self, stored: StoredProgram, report: DiskReport) -> None:
-        """Verifies and stores one program with its traces and packages; a refusal is reported."""
+        """Verifies and stores one program with what belongs to it; a refusal is reported.
+
+        Programs do not need their tuning records, so a record that is refused is left out alone.
+        """
         try:
             signed = program_of(stored)
             compiled = self._checked(signed)
@@ -79,6 +93,7 @@ class DiskImporter:
             entries = [self._checked_entry(found, compiled.key) for found in shared]
         except KernelfarmError as error:
             report.refused.append(f"{stored.target}: {error.reason}: {error}")
+            note_unread(stored, report.left_out)
             return
         is_stored = self._put(signed, contents)
         for entry in entries:
@@ -88,6 +103,7 @@ class DiskImporter:
                 f"{stored.target}: {self._tier.root} cannot store it: the disk is full, or the tier"
                 " has its largest size (KERNELFARM_DISK_CACHE_BYTES)"
             )
+            note_unread(stored, report.left_out)
             return
         report.programs += 1
         packages = sum(found.kind is PACKAGE for found in shared)
@@ -95,6 +111,33 @@ class DiskImporter:
         report.traces += len(shared) - packages
         ends_s = [entry.manifest.not_after_s for entry in (signed, *entries)]
         report.valid_until_s = min([*ends_s, report.valid_until_s or ends_s[0]])
+        self._add_tuning(stored, report)
+
+    def _add_tuning(self, stored: StoredProgram, report: DiskReport) -> None:
+        def add(found: SignedTuning) -> None:
+            check_tuning(found, self._settings.namespaces, self._check)
+            self._note(found.manifest)
+            self._check_newest(found)
+            sha256 = found.manifest.content.sha256
+            if not self._put(found, {sha256: found.content}):
+                raise CallerError(f"{found.title}: {self._tier.root} cannot store it")
+
+        report.tuning += TuningImport(add, self._devices, report.left_out).run(stored)
+
+    def _check_newest(self, found: SignedTuning) -> None:
+        """Checks that no record of the same subject that ends later is on the disk.
+
+        Raises:
+            CallerError: there is one.
+        """
+        manifest = found.manifest
+        known = self._tier.entries(manifest.incarnation, [manifest.namespace], manifest.key)
+        ends_s = max((entry.manifest.not_after_s for entry in known), default=0)
+        if ends_s > manifest.not_after_s:
+            raise CallerError(
+                f"{found.title} until {manifest.not_after_s}: this disk has one until {ends_s},"
+                " which is newer; expected an export that was made later"
+            )
 
     def finish(self) -> None:
         """Notes for the clients which incarnation of the farm's epoch table the programs are of.
@@ -154,7 +197,7 @@ class DiskImporter:
         except (OSError, ValueError, MalformedMessageError):
             return None
 
-    def _put(self, signed: SignedContent, contents: dict[bytes, bytes]) -> bool:
+    def _put(self, signed: SignedContent | SignedTuning, contents: dict[bytes, bytes]) -> bool:
         """Stores an entry; False if the tier does not have it afterwards."""
         manifest = signed.manifest
         # The farm confirmed nothing after the epoch in which the program was made.

@@ -11,26 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kernelfarm.client.bundle.contents import (
+    ENDS_IMPORT,
     PACKAGE,
     SharedContent,
     SignedContent,
+    TuningImport,
     check_origin,
+    note_unread,
     program_of,
     shared_contents,
 )
 from kernelfarm.client.bundle.layout import StoredProgram
 from kernelfarm.client.farm.cache_client import CacheAdmin
+from kernelfarm.client.farm.checked_tuning import SignedTuning
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.trace_client import TraceClient
 from kernelfarm.client.traces.publication import Epoch, PublishedTrace, publish_trace
 from kernelfarm.client.warming.retry import Retry
-from kernelfarm.errors import (
-    CallerError,
-    KernelfarmError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    UnavailableError,
-)
+from kernelfarm.errors import CallerError, KernelfarmError, UnavailableError
 from kernelfarm.ir.guards import NO_FACTS
 from kernelfarm.signing import Keyring, Signer
 from kernelfarm.v1 import cache_service_pb2 as api
@@ -47,21 +45,22 @@ _STALE = (
     "it depends on something that this farm invalidated: if it was made after the mistake was"
     " corrected, import it with --accept-invalidated"
 )
-_ENDS_IMPORT = (PermissionDeniedError, UnauthenticatedError, UnavailableError)
-"""Errors that the next program would have too."""
 
 
 @dataclass(slots=True)
 class ImportReport:
     """What an import did: numbers of programs, traces and packages; why others were refused.
 
-    `skipped` are traces and packages that the farm does not have, with the reason.
+    `tuning` are the tuning records that the farm took, and `reports` the reports of them that it
+    did not have. `skipped` is what the farm does not have, with the reason.
     """
 
     stored: int = 0
     present: int = 0
     traces: int = 0
     packages: int = 0
+    tuning: int = 0
+    reports: int = 0
     refused: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
@@ -72,7 +71,8 @@ class FarmImporter:
 
     `admin` calls the cache service, `client` publishes traces in the same namespace. Without a
     `signer` traces and packages are skipped, and packages also without `signs_packages`. `origins`
-    are the keys that may have signed those of the bundle.
+    are the keys that may have signed those of the bundle. Tuning records are those of
+    `devices`, or all of them.
     """
 
     admin: CacheAdmin
@@ -83,9 +83,10 @@ class FarmImporter:
     retry: Retry
     accepts_invalidated: bool = False
     signs_packages: bool = False
+    devices: frozenset[str] = frozenset()
 
     def add(self, stored: StoredProgram, report: ImportReport) -> None:
-        """Imports a program with its traces and packages; a refusal does not end the import.
+        """Imports a program with what belongs to it; a refusal does not end the import.
 
         Raises:
             PermissionDeniedError, UnauthenticatedError: the caller is no administrator.
@@ -94,10 +95,11 @@ class FarmImporter:
         try:
             program = program_of(stored)
             outcome = self._program(stored, program)
-        except _ENDS_IMPORT:
+        except ENDS_IMPORT:
             raise
         except KernelfarmError as error:
             report.refused.append(f"{stored.target}: {error.reason}: {error}")
+            note_unread(stored, report.skipped)
             return
         if outcome == api.IMPORT_OUTCOME_STORED:
             report.stored += 1
@@ -105,6 +107,16 @@ class FarmImporter:
             report.present += 1
         for shared in shared_contents(stored):
             self._share(shared, program.manifest.key, report)
+        self._add_tuning(stored, report)
+
+    def _add_tuning(self, stored: StoredProgram, report: ImportReport) -> None:
+        """Adds the reports of tuning records, which the farm verifies, to those of the farm."""
+
+        def add(found: SignedTuning) -> None:
+            sent = found.to_proto()
+            report.reports += self.retry(lambda: self.admin.import_tuning(sent))
+
+        report.tuning += TuningImport(add, self.devices, report.skipped).run(stored)
 
     def _program(
         self, stored: StoredProgram, program: SignedContent

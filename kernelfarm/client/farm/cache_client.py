@@ -15,7 +15,7 @@ from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.service.channels import open_blocking_channel, translated_errors
 from kernelfarm.service.tls import ChannelTls
 from kernelfarm.v1 import cache_service_pb2 as api
-from kernelfarm.v1 import compile_service_pb2
+from kernelfarm.v1 import compile_service_pb2, manifest_pb2
 from kernelfarm.v1.cache_service_pb2_grpc import CacheServiceStub
 from kernelfarm.wire import graph_to_proto
 
@@ -143,6 +143,16 @@ class CacheAdmin:
             KernelfarmError: the farm refuses the program; the message says why.
         """
         return self._call(self._stub.ImportProgram, request, _TIMEOUT_S)
+
+    def import_tuning(self, record: manifest_pb2.SignedVariant) -> int:
+        """Imports a tuning record of another farm; returns how many reports were added.
+
+        Raises:
+            PermissionDeniedError: the token is missing or wrong.
+            KernelfarmError: the farm refuses the record; the message says why.
+        """
+        request = api.ImportTuningRequest(record=record)
+        return self._call(self._stub.ImportTuning, request, _TIMEOUT_S).added
 
     def _call(
         self,

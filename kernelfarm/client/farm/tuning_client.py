@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from kernelfarm import spans
 from kernelfarm.client.farm.channel import stub_of
+from kernelfarm.client.farm.checked_tuning import SignedTuning, check_tuning, stated_tuning
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.client.loaders.tuned_kernels import Advice, TunedKernel
+from kernelfarm.client.loaders.tuned_kernels import Advice
 from kernelfarm.errors import MalformedMessageError
+from kernelfarm.tuning import TuningSubject
 from kernelfarm.v1 import tuning_service_pb2 as pb
+from kernelfarm.wire.manifest import manifest_from_proto
+from kernelfarm.wire.tuning import tuning_subject_to_proto
 
 if TYPE_CHECKING:
     import grpc
@@ -55,7 +59,7 @@ class FarmTuning:
         self._peer = f"the farm at {client.settings.endpoint}"
 
     @spans.in_span("LookupTuning")
-    def advice(self, tuned: TunedKernel, *, can_measure: bool) -> Advice:
+    def advice(self, tuned: TuningSubject, *, can_measure: bool) -> Advice:
         """What to do for a kernel.
 
         Raises:
@@ -63,7 +67,9 @@ class FarmTuning:
         """
         self._check()
         request = pb.LookupTuningRequest(
-            subject=_subject(tuned), reporter=self._reporter.name, can_measure=can_measure
+            subject=tuning_subject_to_proto(tuned),
+            reporter=self._reporter.name,
+            can_measure=can_measure,
         )
 
         def attempt(channel: grpc.Channel, remaining_s: float) -> pb.LookupTuningResponse:
@@ -78,8 +84,29 @@ class FarmTuning:
         is_asked = answer.should_measure and can_measure
         return Advice(None if is_asked else winner, is_asked, answer.retry_after_ms / 1e3)
 
+    @spans.in_span("ReadTuning")
+    def record(self, subject: TuningSubject) -> SignedTuning | None:
+        """All reports on a subject as the farm signs them; None without reports.
+
+        Raises:
+            IntegrityError: no trusted key signed them for this subject.
+            KernelfarmError: the farm does not say.
+        """
+        request = pb.ReadTuningRequest(subject=tuning_subject_to_proto(subject))
+
+        def attempt(channel: grpc.Channel, remaining_s: float) -> pb.ReadTuningResponse:
+            return _stub(channel).ReadTuning(request, timeout=remaining_s)
+
+        answer = self._client.asked(attempt, _REPORT_S)
+        if not answer.HasField("record"):
+            return None
+        client, sent = self._client, answer.record
+        stated = stated_tuning(manifest_from_proto(sent.manifest), sent.content)
+        check_tuning(stated, client.settings.namespaces, client.verifier.check, subject)
+        return stated
+
     @spans.in_span("ReportTuning")
-    def report(self, tuned: TunedKernel, times_ms: Sequence[float]) -> None:
+    def report(self, tuned: TuningSubject, times_ms: Sequence[float]) -> None:
         """Reports measured times.
 
         Raises:
@@ -87,17 +114,13 @@ class FarmTuning:
         """
         times_ns = [round(time_ms * 1e6) for time_ms in times_ms]
         request = pb.ReportTuningRequest(
-            subject=_subject(tuned), reporter=self._reporter.name, times_ns=times_ns
+            subject=tuning_subject_to_proto(tuned), reporter=self._reporter.name, times_ns=times_ns
         )
 
         def attempt(channel: grpc.Channel, remaining_s: float) -> pb.ReportTuningResponse:
             return _stub(channel).ReportTuning(request, timeout=remaining_s)
 
         self._client.asked(attempt, _REPORT_S)
-
-
-def _subject(tuned: TunedKernel) -> pb.TuningSubject:
-    return pb.TuningSubject(digest=tuned.digest, device=tuned.device, candidates=tuned.candidates)
 
 
 def _stub(channel: grpc.Channel) -> TuningServiceStub:

@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class TunedKernel:
-    """What is measured: `candidates` kernels, by the digest of all and of the sizes that matter.
-
-    `device` names the device and its driver.
-    """
-
-    digest: bytes
-    device: str
-    candidates: int
+from kernelfarm.tuning import TuningSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +33,14 @@ WAIT: Final = Advice()
 class TuningFleet(Protocol):
     """The other clients of a farm."""
 
-    def advice(self, tuned: TunedKernel, *, can_measure: bool) -> Advice:
+    def advice(self, tuned: TuningSubject, *, can_measure: bool) -> Advice:
         """What to do for a kernel; takes at most a second or two.
 
         Raises:
             KernelfarmError: the farm does not say.
         """
 
-    def report(self, tuned: TunedKernel, times_ms: Sequence[float]) -> None:
+    def report(self, tuned: TuningSubject, times_ms: Sequence[float]) -> None:
         """Reports measured times, 0 for a candidate that was not measured.
 
         Raises:

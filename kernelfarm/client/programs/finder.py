@@ -23,6 +23,7 @@ from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError
 
 if TYPE_CHECKING:
+    from kernelfarm.client.loaders.tuned_kernels import TuningFleet
     from kernelfarm.client.programs.tuned_products import TunedProducts
 
 
@@ -133,7 +134,7 @@ class ProgramFinder:
     ) -> PlanRunner:
         access = access_to(self._options.settings)
         loaded = _store.program(access, self._captured, self._support, options, key, prefetched)
-        tuning = tuning_policy(access.client, access.check_recent_failure)
+        tuning = tuning_policy(access.settings, partial(_fleet, access))
         bound = loaded.for_graph(
             self._captured,
             self._support.loader,
@@ -145,6 +146,13 @@ class ProgramFinder:
             leaves_autocast=self._leaves_autocast,
             drops_arguments=self._drops_arguments,
         )
+
+
+def _fleet(access: FarmAccess) -> TuningFleet:
+    # Few programs have kernels that are tuned, and clients should start quickly.
+    from kernelfarm.client.farm.tuning_tiers import TieredTuning  # noqa: PLC0415
+
+    return TieredTuning(access)
 
 
 def start_runner(

@@ -23,8 +23,8 @@ from kernelfarm.ir.program_ir import Plan
 from kernelfarm.signing import Manifest
 
 if TYPE_CHECKING:
-    from kernelfarm.client.farm.client import FarmClient
-    from kernelfarm.client.farm.tuning_client import FarmTuning
+    from kernelfarm.client.loaders.tuned_kernels import TuningFleet
+    from kernelfarm.client.settings import ClientSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +95,13 @@ def load_program(
     return LoadedProgram(compiled.plan, kernels, compiled.manifest, tags, known)
 
 
-def tuning_policy(client: FarmClient, check: Callable[[], None] = lambda: None) -> TuningPolicy:
+def tuning_policy(settings: ClientSettings, fleet: Callable[[], TuningFleet]) -> TuningPolicy:
     """How autotuned kernels choose their configurations, by the client's settings.
 
-    `check` raises an error while the farm should not be asked.
+    `fleet` makes what the settings may ask: few programs have such kernels.
     """
-    settings = client.settings
     if settings.autotune == "first":
         return TuningPolicy(limit_s=0.0)
     if settings.autotune == "measure":
         return TuningPolicy(settings.autotune_limit_s)
-
-    def fleet() -> FarmTuning:
-        # Few programs have such kernels, and clients should start quickly.
-        from kernelfarm.client.farm.tuning_client import FarmTuning  # noqa: PLC0415
-
-        return FarmTuning(client, check)
-
     return TuningPolicy(settings.autotune_limit_s, fleet)

@@ -8,7 +8,7 @@ the keys of its candidates, so over the fragment, the target and the options.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,17 +17,20 @@ from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.capture.product_fragments import ProductFragment, product_fragments
 from kernelfarm.client.farm.compile_options import CompileOptions
+from kernelfarm.client.farm.tuning_tiers import TieredTuning
 from kernelfarm.client.loaders.contract import DeviceSupport, LaunchTimer, TimesLaunches
 from kernelfarm.client.loaders.cpu_timer import CpuTimer
-from kernelfarm.client.loaders.tuned_kernels import Advice, TunedKernel, TuningFleet
+from kernelfarm.client.loaders.tuned_kernels import Advice
 from kernelfarm.digest import program_key, tuning_digest
 from kernelfarm.errors import KernelfarmError
+from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import (
     MAX_NODE_CHOICES,
     PRODUCT_OPS,
     NodeChoice,
     ProductChoice,
 )
+from kernelfarm.tuning import TuningSubject
 
 _log = logging.getLogger("kernelfarm.client")
 
@@ -52,7 +55,7 @@ class ProductSubject:
 
     fragment: ProductFragment
     candidates: tuple[Candidate, ...]
-    tuned: TunedKernel
+    tuned: TuningSubject
 
     @property
     def name(self) -> str:
@@ -61,10 +64,6 @@ class ProductSubject:
         product = next(node for node in graph.nodes if node.op in PRODUCT_OPS)
         extents = " x ".join(map(str, product.types[0].shape))
         return f"product: {extents} (node {self.fragment.nodes[0]})"
-
-    def choices(self, winner: int) -> tuple[NodeChoice, ...]:
-        """What a winner says about the products of the graph."""
-        return tuple(NodeChoice(node, CANDIDATES[winner]) for node in self.fragment.nodes)
 
 
 def timer_of(support: DeviceSupport, captured: CapturedGraph) -> LaunchTimer | None:
@@ -96,20 +95,39 @@ def count_refused(reason: str) -> None:
 def _subject(
     fragment: ProductFragment, target: str, options: CompileOptions, device: str
 ) -> ProductSubject:
+    candidates = candidates_of(fragment.captured.graph, target, options)
+    return ProductSubject(fragment, candidates, subject_of(candidates, device))
+
+
+def candidates_of(fragment: Graph, target: str, options: CompileOptions) -> tuple[Candidate, ...]:
+    """The candidates of a product whose fragment is this graph."""
     stated = [replace(options, products=choice, node_choices=()) for choice in CANDIDATES]
-    graph = fragment.captured.graph
-    candidates = tuple(Candidate(o, program_key(graph, target, o.pairs())) for o in stated)
+    return tuple(Candidate(o, program_key(fragment, target, o.pairs())) for o in stated)
+
+
+def subject_of(candidates: Sequence[Candidate], device: str) -> TuningSubject:
+    """The subject of these candidates on a device."""
     digest = tuning_digest([candidate.key for candidate in candidates], ())
-    return ProductSubject(fragment, candidates, TunedKernel(digest, device, len(candidates)))
+    return TuningSubject(digest, device, len(candidates))
 
 
-def looked_up(fleet: TuningFleet, subjects: Sequence[ProductSubject]) -> list[Advice | None]:
-    """What the farm says about subjects, None where it does not answer; takes about a second."""
+def looked_up(fleet: TieredTuning, subjects: Sequence[ProductSubject]) -> list[Advice | None]:
+    """What disk and farm say about subjects, None where neither does; takes about a second."""
+    found: dict[int, Advice | None] = {}
+    asked: dict[int, Future[Advice]] = {}
     pool = ThreadPoolExecutor(min(_THREADS, len(subjects)), "kernelfarm-tuning")
-    asked = [pool.submit(fleet.advice, found.tuned, can_measure=False) for found in subjects]
-    wait(asked, timeout=_LOOKUPS_S)
+    for number, subject in enumerate(subjects):
+        # Not in a thread: the first look-up on disk waits for missed invalidations.
+        known = fleet.on_disk(subject.tuned)
+        if known is not None and known.is_final:
+            counters.count("tuning.disk.winners")
+            found[number] = known
+        else:
+            asked[number] = pool.submit(fleet.advice, subject.tuned, can_measure=False)
+    wait(asked.values(), timeout=_LOOKUPS_S)
     pool.shutdown(wait=False, cancel_futures=True)
-    return [_answer(subject, future) for subject, future in zip(subjects, asked, strict=True)]
+    found |= {number: _answer(subjects[number], future) for number, future in asked.items()}
+    return [found[number] for number in range(len(subjects))]
 
 
 def _answer(subject: ProductSubject, asked: Future[Advice]) -> Advice | None:
@@ -128,16 +146,17 @@ def _answer(subject: ProductSubject, asked: Future[Advice]) -> Advice | None:
 
 
 def all_choices(
-    subjects: Sequence[ProductSubject], winners: Sequence[int | None]
+    products: Iterable[Sequence[int]], winners: Iterable[int | None]
 ) -> tuple[NodeChoice, ...]:
     """The choices for a graph in ascending order of its nodes; none where there is no winner.
 
-    A request may have `MAX_NODE_CHOICES`, so products behind these stay as nobody measured them.
+    `products` has the nodes of each subject. A request may have `MAX_NODE_CHOICES`, so products
+    behind these stay as nobody measured them.
     """
     found = (
-        choice
-        for subject, winner in zip(subjects, winners, strict=True)
+        NodeChoice(node, CANDIDATES[winner])
+        for nodes, winner in zip(products, winners, strict=True)
         if winner is not None
-        for choice in subject.choices(winner)
+        for node in nodes
     )
     return tuple(sorted(found))[:MAX_NODE_CHOICES]

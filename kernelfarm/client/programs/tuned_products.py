@@ -1,10 +1,10 @@
 """The fleet's choice, for each product of a graph, between kernels and the framework's library.
 
-A search for the program asks the farm about all products first. If each has a winner, the program
-is the one with these choices. If not, it is the program that nobody measured, and the process's
-`ProductTuner` goes on: it measures what the farm asks this client for, asks again for what others
-measure, and lets the graph's later calls run the program with the choices. Nothing here delays a
-call, and an error leaves the program that runs.
+A search for the program looks all products up first, on disk, then at the farm. If each has a
+winner, the program is the one with these choices. If not, it is the program that nobody measured,
+and the process's `ProductTuner` goes on: it measures what the farm asks this client for, asks again
+for what others measure, and lets the graph's later calls run the program with the choices. Nothing
+here delays a call, and an error leaves the program that runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ from kernelfarm.client import counters
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S, FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.farm.tuning_client import FarmTuning
+from kernelfarm.client.farm.tuning_tiers import TieredTuning
 from kernelfarm.client.loaders.contract import DeviceSupport, LaunchTimer
 from kernelfarm.client.loaders.tuned_kernels import Advice
 from kernelfarm.client.programs.product_measuring import Measuring
@@ -103,7 +103,7 @@ class TunedProducts:
         limit_s = access.settings.autotune_limit_s
         measuring = Measuring(access, self._graph.support, timer, limit_s)
         self._pending = tuple(
-            TUNER.progress_of(subject, _fleet(access), measuring, advice)
+            TUNER.progress_of(subject, TieredTuning(access), measuring, advice)
             for subject, advice in zip(self._subjects, self._advices, strict=True)
         )
         TUNER.add(self)
@@ -120,7 +120,7 @@ class TunedProducts:
             progress.turn(may_measure=self._access().settings.autotune != "first")
         is_decided = all(p.winner is not None or p.is_final for p in self._pending)
         is_final = all(p.is_final for p in self._pending)
-        choices = all_choices(subjects, [p.winner for p in self._pending])
+        choices = all_choices(_products(subjects), [p.winner for p in self._pending])
         # A first winner is used at once; it is replaced only when all are final.
         may_swap = is_decided and (self._used is None or is_final)
         is_new = choices not in ((), self._used, self._missing)
@@ -149,11 +149,11 @@ class TunedProducts:
             return None
         if self._is_final and self._used is not None:  # after an invalidation
             return self._with(self._used)
-        self._advices = looked_up(_fleet(self._access()), self._subjects)
+        self._advices = looked_up(TieredTuning(self._access()), self._subjects)
         winners = [None if advice is None else advice.winner for advice in self._advices]
         found = None
         if None not in winners:
-            found = self._with(all_choices(self._subjects, winners))
+            found = self._with(all_choices(_products(self._subjects), winners))
         else:
             counters.count("tuning.products.auto")
         are_final = all(advice is not None and advice.is_final for advice in self._advices)
@@ -194,5 +194,5 @@ class TunedProducts:
             self._missing = choices
 
 
-def _fleet(access: FarmAccess) -> FarmTuning:
-    return FarmTuning(access.client, access.check_recent_failure)
+def _products(subjects: Sequence[ProductSubject]) -> list[tuple[int, ...]]:
+    return [subject.fragment.nodes for subject in subjects]

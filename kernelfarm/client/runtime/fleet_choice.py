@@ -19,10 +19,10 @@ from kernelfarm.client.loaders.tuned_kernels import (
     MEASURE,
     WAIT,
     Advice,
-    TunedKernel,
     TuningFleet,
 )
 from kernelfarm.errors import DeadlineError, KernelfarmError
+from kernelfarm.tuning import TuningSubject
 
 _log = logging.getLogger("kernelfarm.client")
 
@@ -42,7 +42,7 @@ class FleetChoice:
     def __init__(
         self,
         fleet: TuningFleet,
-        tuned: TunedKernel,
+        tuned: TuningSubject,
         name: str,
         clock: Callable[[], float] = time.monotonic,
         *,

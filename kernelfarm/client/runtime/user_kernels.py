@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from kernelfarm.client.loaders.contract import LaunchCall, LaunchTimer, Loader, TimesLaunches
-from kernelfarm.client.loaders.tuned_kernels import MEASURE, TunedKernel
+from kernelfarm.client.loaders.tuned_kernels import MEASURE
 from kernelfarm.client.loaders.variants import (
     GuardedKernel,
     LoadedVariant,
@@ -24,18 +22,20 @@ from kernelfarm.client.loaders.variants import (
     bind_variants,
 )
 from kernelfarm.client.pytorch.dtypes import dtype_to_torch
+from kernelfarm.client.runtime.configuration_keys import (
+    configuration_key,
+    evaluated_size,
+    launched_number,
+)
 from kernelfarm.client.runtime.fleet_choice import MOST_CANDIDATES, FleetChoice
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.tuning import WINNERS, NotMeasured, TimeLimit, fastest
-from kernelfarm.digest import kernel_digest, tuning_digest
-from kernelfarm.dtypes import DType
+from kernelfarm.digest import tuning_digest
 from kernelfarm.errors import InvalidGraphError
-from kernelfarm.ir.algebra.expr import as_expr
-from kernelfarm.ir.graph_ir import Arg, Node, TensorType, contiguous_strides
-from kernelfarm.ir.triton.node import check_node, key_arguments, written_arguments
+from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
+from kernelfarm.ir.triton.node import check_node, written_arguments
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer
-
-_FLOAT_BITS: Mapping[DType, tuple[str, str]] = {DType.F32: ("<f", "<I"), DType.F64: ("<d", "<q")}
+from kernelfarm.tuning import TuningSubject
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class UserKernelLaunch:
             for n in range(len(pointers))
         ]
         scalars = {
-            position: _scalar(arg, param.dtype, sizes)
+            position: launched_number(arg, param.dtype, sizes)
             for position, (param, arg) in enumerate(zip(kernel.launched, node.args, strict=True))
             if not isinstance(param, Pointer)
         }
@@ -119,11 +119,8 @@ class UserKernelLaunch:
             )
             for number, found in _checked(variants, len(grids))
         ]
-        self._tuning_key = (
-            tuple(kernel_digest(kernels[number]) for number, _ in variants),
-            str(self._device),
-            tuple(scalars[position] for position in key_arguments(node)),
-        )
+        compiled, values = configuration_key(node, [number for number, _ in variants], sizes)
+        self._tuning_key = (compiled, str(self._device), values)
         self._winner = None if len(self._configurations) > 1 else 0
         self._choice: FleetChoice | None = None
         self._not_measured = NotMeasured()
@@ -189,7 +186,7 @@ class UserKernelLaunch:
         fleet, candidates = self._program.tuning.fleet, len(self._configurations)
         if self._choice is None and fleet is not None and candidates <= MOST_CANDIDATES:
             kernels, _, values = self._tuning_key
-            tuned = TunedKernel(tuning_digest(kernels, values), timer.device(), candidates)
+            tuned = TuningSubject(tuning_digest(kernels, values), timer.device(), candidates)
             self._choice = FleetChoice(fleet(), tuned, self._name)
         return self._choice
 
@@ -302,19 +299,6 @@ def _grids(node: Node, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
     grids = []
     for grid in stated:
         assert isinstance(grid, tuple)  # checked with the node
-        extents = [_size(extent, sizes) for extent in grid]
+        extents = [evaluated_size(extent, sizes) for extent in grid]
         grids.append((*extents, *(1,) * (GRID_SIZES - len(extents))))
     return grids
-
-
-def _scalar(arg: Arg, dtype: DType, sizes: Mapping[str, int]) -> int:
-    """A number as the launch passes it: floats by their bits, in the low bytes."""
-    if dtype in _FLOAT_BITS:
-        of_float, of_bits = _FLOAT_BITS[dtype]
-        assert isinstance(arg, float)  # checked with the node
-        return int(struct.unpack(of_bits, struct.pack(of_float, arg))[0])
-    return _size(arg, sizes)
-
-
-def _size(arg: Any, sizes: Mapping[str, int]) -> int:
-    return int(as_expr(arg).evaluate(sizes)) if isinstance(arg, int) else int(arg.evaluate(sizes))

@@ -26,6 +26,7 @@ from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
+from kernelfarm.client.capture.product_fragments import product_fragments
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
@@ -42,6 +43,7 @@ from kernelfarm.client.traces.sizes import NotCoveredError
 from kernelfarm.client.warming.capture_package import captured_package
 from kernelfarm.client.warming.captures import (
     CapturedCaseGraph,
+    CapturedProduct,
     CapturedTrace,
     CaseCapture,
     identity_of,
@@ -57,7 +59,20 @@ from kernelfarm.wire import graph_to_proto
 _OF_A_FILE = "a .pt2 file is not traced: clients send its graph and find the program by its key"
 _OF_TRAINING = "clients trace graphs with gradients at every start"
 _PACKAGE_OF_TRAINING = "a client that calls the training step publishes its package"
+_PACKAGE_OF_TUNED = "products 'tuned': a package cannot hold what the fleet chooses later"
 _UNKNOWN_EPOCH = "the farm's epoch was not known before the graph was traced"
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRequest:
+    """What is captured of a case: for programs with these options, also its package.
+
+    `is_tuned`: the fleet chooses who computes each product.
+    """
+
+    options: CompileOptions
+    is_tuned: bool = False
+    wants_package: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +80,7 @@ class _Collector:
     """A backend for `torch.compile` that collects graphs, and runs them as they were captured."""
 
     access: FarmAccess
-    options: CompileOptions
+    wanted: CaptureRequest
     graphs: list[CapturedCaseGraph] = field(default_factory=list)
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -73,7 +88,7 @@ class _Collector:
         preserve_attention(gm)
         order = InputOrder(gm)
         made_in = _known_epoch(self.access)
-        traces = TraceCache(order.module, self.access, self.options)
+        traces = TraceCache(order.module, self.access, self.wanted.options)
 
         def inference(traced_module: fx.GraphModule, _: Sequence[Any]) -> Any:
             with unset_fake_temporarily():
@@ -84,7 +99,7 @@ class _Collector:
             with unset_fake_temporarily():
                 captured = capture(traced_module)
                 if not captured.is_trivial:
-                    self.graphs.append(_captured_graph(captured, None, _OF_TRAINING))
+                    self._add(captured, None, _OF_TRAINING)
             return make_boxed_func(traced_module.forward)
 
         inputs = order.of(example_inputs)
@@ -103,24 +118,23 @@ class _Collector:
                 trace, reason = CapturedTrace(entry=to_bytes(entry), made_in=made_in), ""
             except NotCoveredError as error:
                 reason = f"the trace cannot be stored: {error}"
-        self.graphs.append(_captured_graph(captured, trace, reason))
+        self._add(captured, trace, reason)
+
+    def _add(self, captured: CapturedGraph, trace: CapturedTrace | None, reason: str) -> None:
+        is_tuned = self.wanted.is_tuned
+        self.graphs.append(_captured_graph(captured, trace, reason, is_tuned=is_tuned))
 
     def _key(self, captured: CapturedGraph) -> bytes:
         target = device_support(captured.device).target
-        return program_key(captured.graph, target, self.options.pairs())
+        return program_key(captured.graph, target, self.wanted.options.pairs())
 
 
 def capture_case(
-    case: Case,
-    access: FarmAccess,
-    folder: Path,
-    options: CompileOptions,
-    *,
-    wants_package: bool = False,
+    case: Case, access: FarmAccess, folder: Path, wanted: CaptureRequest
 ) -> CaseCapture:
     """The graphs of a case; paths of `.pt2` files are relative to `folder`.
 
-    With `wants_package`, the model is traced once more for its package.
+    If a package is wanted, the model is traced once more for it.
 
     Raises:
         CaptureFailedError: the model cannot be built, run or captured; the message has the cause.
@@ -130,9 +144,10 @@ def capture_case(
             captured = read_pt2(folder / case.model.file).captured
         except KernelfarmError as error:
             raise CaptureFailedError(str(error)) from error
-        return CaseCapture(graphs=(_captured_graph(captured, None, _OF_A_FILE),))
+        graph = _captured_graph(captured, None, _OF_A_FILE, is_tuned=wanted.is_tuned)
+        return CaseCapture(graphs=(graph,))
     built = build_model(case)
-    collector = _Collector(access, options)
+    collector = _Collector(access, wanted)
     torch.compiler.reset()  # else sizes of earlier cases matter
     try:
         _run(built, case.model, collector)
@@ -143,16 +158,14 @@ def capture_case(
         torch.compiler.reset()
     if not collector.graphs:
         raise CaptureFailedError(f"{case.title}: the model computes nothing that can be compiled")
-    if wants_package:
+    if wanted.wants_package:
         return CaseCapture(
-            graphs=_with_package(collector.graphs, built, case.model, access, options)
+            graphs=_with_package(collector.graphs, built, case.model, access, wanted)
         )
     return CaseCapture(graphs=tuple(collector.graphs))
 
 
-def capture_identity(
-    case: Case, folder: Path, options: CompileOptions, *, wants_package: bool = False
-) -> str:
+def capture_identity(case: Case, folder: Path, wanted: CaptureRequest) -> str:
     """The name of a case's capture: it changes with the case, the model's file and all packages.
 
     Raises:
@@ -171,8 +184,7 @@ def capture_identity(
             },
             "dtype": case.dtype,
             "sizes": case.size_texts(),
-            "options": asdict(options),
-            "package": wants_package,
+            "wanted": asdict(wanted),
             "packages": _packages_digest(),
             "abi": ABI_VERSION,
         }
@@ -210,13 +222,15 @@ def _with_package(
     built: BuiltModel,
     spec: ModelSpec,
     access: FarmAccess,
-    options: CompileOptions,
+    wanted: CaptureRequest,
 ) -> tuple[CapturedCaseGraph, ...]:
     """The graphs, the first of which has the package if it is the only one."""
     first, *others = graphs
     made_in, package, reason = _known_epoch(access), None, ""
     if spec.train:
         reason = _PACKAGE_OF_TRAINING
+    elif wanted.is_tuned:
+        reason = _PACKAGE_OF_TUNED
     elif others:
         reason = f"the model has {len(graphs)} graphs"
     elif made_in is None:
@@ -224,7 +238,7 @@ def _with_package(
     else:
         try:
             with _gradients_off(spec):
-                entry = captured_package(built, first.graph, access, options)
+                entry = captured_package(built, first.graph, access, wanted.options)
             package = CapturedTrace(entry=entry, made_in=made_in)
         except NotCoveredError as error:
             reason = str(error)
@@ -234,12 +248,22 @@ def _with_package(
 
 
 def _captured_graph(
-    captured: CapturedGraph, trace: CapturedTrace | None, reason: str
+    captured: CapturedGraph, trace: CapturedTrace | None, reason: str, *, is_tuned: bool
 ) -> CapturedCaseGraph:
-    message = graph_to_proto(captured.graph).SerializeToString(deterministic=True)
+    found = product_fragments(captured).fragments if is_tuned else ()
     return CapturedCaseGraph(
-        graph=message, device=captured.device.type, trace=trace, no_trace=reason
+        graph=_graph_bytes(captured),
+        device=captured.device.type,
+        trace=trace,
+        no_trace=reason,
+        products=tuple(
+            CapturedProduct(nodes=cut.nodes, graph=_graph_bytes(cut.captured)) for cut in found
+        ),
     )
+
+
+def _graph_bytes(captured: CapturedGraph) -> bytes:
+    return graph_to_proto(captured.graph).SerializeToString(deterministic=True)
 
 
 def _known_epoch(access: FarmAccess) -> Epoch | None:

@@ -37,11 +37,22 @@ class CapturedTrace(_Stored):
     made_in: Epoch
 
 
+class CapturedProduct(_Stored):
+    """A product whose maker the fleet chooses: its fragment, and the nodes that equal it.
+
+    `graph` is a serialized `kernelfarm.v1.Graph`.
+    """
+
+    nodes: tuple[int, ...]
+    graph: bytes
+
+
 class CapturedCaseGraph(_Stored):
     """One graph of a case: a serialized `kernelfarm.v1.Graph`, its trace, and the case's package.
 
     `device` is the kind of device that it was captured on (`cpu`, `cuda`). Without a trace,
-    `no_trace` is the reason. `no_package` is empty if no package was asked for.
+    `no_trace` is the reason. `no_package` is empty if no package was asked for. `products` are
+    those for which the fleet chooses, if it was asked to.
     """
 
     graph: bytes
@@ -50,6 +61,7 @@ class CapturedCaseGraph(_Stored):
     no_trace: str = ""
     package: CapturedTrace | None = None
     no_package: str = ""
+    products: tuple[CapturedProduct, ...] = ()
 
 
 class CaseCapture(_Stored):

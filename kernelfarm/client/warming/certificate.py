@@ -22,10 +22,13 @@ from kernelfarm.client.disk.files import write_whole
 from kernelfarm.errors import CallerError, UntrustedKeyError
 from kernelfarm.signing import Signer
 from kernelfarm.signing.statements import StatementSignature, sign_statement
+from kernelfarm.tuning import MAX_CANDIDATES, MAX_DEVICE_CHARS
 
 DOMAIN = "certificate"
 MAX_CERTIFICATE_BYTES = 256 << 20
 _MAX_ENTRIES = 1_000_000
+_MAX_SUBJECTS = 4096
+_MAX_DEVICES = 64
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
@@ -43,6 +46,30 @@ class TraceCoverage(_Strict):
     state: Literal["present", "missing", "none"]
     digest: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     reason: str = ""
+
+
+class SubjectCoverage(_Strict):
+    """What the fleet chose for one tuning subject; `name` is for people."""
+
+    name: str
+    digest: Hex32
+    candidates: Annotated[int, Field(ge=2, le=MAX_CANDIDATES)]
+    winner: Annotated[int, Field(ge=0, lt=MAX_CANDIDATES)] | None = None
+
+
+class TuningCoverage(_Strict):
+    """What the fleet chose for a program on one device, and the program with these choices.
+
+    `none` means that the fleet has not chosen yet, so that clients run the program that nobody
+    measured; `missing` that the farm lacks the chosen program; `reason` says why. `key` is that of
+    the chosen program; empty if the choices are among the kernels of the program itself.
+    """
+
+    device: Annotated[str, Field(min_length=1, max_length=MAX_DEVICE_CHARS)]
+    state: Literal["present", "missing", "none"]
+    key: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    reason: str = ""
+    subjects: Annotated[tuple[SubjectCoverage, ...], Field(max_length=_MAX_SUBJECTS)] = ()
 
 
 class ProgramCoverage(_Strict):
@@ -67,11 +94,14 @@ class ProgramCoverage(_Strict):
     trace: TraceCoverage
     package: TraceCoverage | None = None
     """Whether the farm has the model's package; None if the job made none."""
+    tuning: Annotated[tuple[TuningCoverage, ...], Field(max_length=_MAX_DEVICES)] | None = None
+    """What the fleet chose, by device; None if nothing is tuned on the devices of the job."""
 
     @property
     def is_covered(self) -> bool:
-        """True if the program is present, and neither its trace nor its package is missing."""
+        """True if the program is present, and nothing that belongs to it is missing."""
         states = [shared.state for shared in (self.trace, self.package) if shared is not None]
+        states += [chosen.state for chosen in self.tuning or ()]
         return self.is_present and "missing" not in states
 
     @property
@@ -204,6 +234,10 @@ def certificate_lines(certificate: Certificate) -> Iterator[str]:
         if entry.package is not None:
             shown = "MISSING" if entry.package.state == "missing" else entry.package.state
             yield f"         package {shown}  {entry.package.digest[:16]} {entry.package.reason}"
+        for chosen in entry.tuning or ():
+            shown = "MISSING" if chosen.state == "missing" else chosen.state
+            what = f"{len(chosen.subjects)} subjects {chosen.key[:16]} {chosen.reason}"
+            yield f"         tuning {shown}  {chosen.device}: {what}".rstrip()
     missing = len(certificate.missing())
     programs = sum(entry.is_present for entry in certificate.entries)
     traces = sum(entry.trace.state == "present" for entry in certificate.entries)

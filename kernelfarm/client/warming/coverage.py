@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.compiled_program import CompiledProgram
 from kernelfarm.client.farm.trace_client import TraceClient
-from kernelfarm.client.warming.certificate import Certificate, ProgramCoverage, TraceCoverage
+from kernelfarm.client.warming.certificate import (
+    Certificate,
+    ProgramCoverage,
+    TraceCoverage,
+    TuningCoverage,
+)
 from kernelfarm.client.warming.found import checked_trace, kernels_of, toolchains_of
 from kernelfarm.client.warming.retry import Retry
 from kernelfarm.errors import IntegrityError, MalformedMessageError, NotFoundError
@@ -65,6 +70,8 @@ class _Check:
         missing = self._missing(client, "trace", entry.trace, entry.key)
         if not missing and entry.package is not None:
             missing = self._missing(client, "package", entry.package, entry.key)
+        for chosen in entry.tuning or ():
+            missing = missing or self._missing_choice(client, chosen)
         return CheckedEntry(entry, missing, tuple(_differences(entry, program)))
 
     def _missing(self, client: FarmClient, kind: str, stated: TraceCoverage, key: str) -> str:
@@ -84,6 +91,16 @@ class _Check:
         except (IntegrityError, MalformedMessageError) as error:
             return f"{kind} {digest.hex()[:16]}: {error}"
         return "" if found.hex() == key else f"the {kind} names another program"
+
+    def _missing_choice(self, client: FarmClient, chosen: TuningCoverage) -> str:
+        """Why the farm does not have the program that the fleet chose; empty if it has it."""
+        if chosen.state == "none" or not chosen.key:
+            return ""
+        try:
+            self._retry(lambda: client.lookup(bytes.fromhex(chosen.key)))
+        except (NotFoundError, IntegrityError, MalformedMessageError) as error:
+            return f"the program that the fleet chose for {chosen.device}: {error}"
+        return ""
 
 
 def _differences(entry: ProgramCoverage, program: CompiledProgram) -> Iterator[str]:

@@ -17,12 +17,12 @@ from typing import Protocol
 from kernelfarm import spans
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.warming.capture_case import capture_case, capture_identity
+from kernelfarm.client.warming.capture_case import CaptureRequest, capture_case, capture_identity
 from kernelfarm.client.warming.captures import CaptureFolder, CaseCapture
 from kernelfarm.client.warming.cases import Case, cases_of
 from kernelfarm.client.warming.certificate import ProgramCoverage, TraceCoverage
 from kernelfarm.client.warming.found import kernels_of, toolchains_of
-from kernelfarm.client.warming.manifest import CompileFlags, WarmingManifest
+from kernelfarm.client.warming.manifest import WarmingManifest
 from kernelfarm.client.warming.models import CaptureFailedError
 from kernelfarm.client.warming.requests import (
     GraphRequest,
@@ -100,11 +100,11 @@ class WarmingJob:
     def _start(self, work: _CaseWork, executor: ThreadPoolExecutor) -> None:
         """Captures a case, and lets threads ask for its programs."""
         case, targets = work.case, self.manifest.targets_of(work.case.model)
-        options = _options(self.manifest.options_of(case.model))
+        wanted = self._wanted(case)
         try:
             with spans.span("capture case", model=case.model.name):
                 parent = spans.traceparent()
-                found = self._capture(work, options)
+                found = self._capture(work, wanted)
         except CaptureFailedError as error:
             work.error, work.futures = str(error), []
             self.events.failed(case, len(targets), str(error))
@@ -114,22 +114,26 @@ class WarmingJob:
             executor.submit(
                 self._warm,
                 case,
-                GraphRequest(graph, targets, options, case.model.tag, parent),
+                GraphRequest(
+                    graph, targets, wanted.options, case.model.tag, self.manifest.devices, parent
+                ),
                 is_last,
             )
             for graph in found.graphs
         ]
 
-    def _capture(self, work: _CaseWork, options: CompileOptions) -> CaseCapture:
+    def _wanted(self, case: Case) -> CaptureRequest:
+        flags = self.manifest.options_of(case.model)
+        options = CompileOptions(flags.deterministic, flags.fallback_random, flags.product_choice)
+        return CaptureRequest(options, flags.is_tuned, self.makes_packages)
+
+    def _capture(self, work: _CaseWork, wanted: CaptureRequest) -> CaseCapture:
         case = work.case
-        wants_package = self.makes_packages
-        identity = capture_identity(case, self.folder, options, wants_package=wants_package)
+        identity = capture_identity(case, self.folder, wanted)
         saved = self.captures.get(identity) if self.takes_saved and not work.futures else None
         if saved is None:
             work.captures_made += 1
-            found = capture_case(
-                case, self.access, self.folder, options, wants_package=wants_package
-            )
+            found = capture_case(case, self.access, self.folder, wanted)
             self.captures.put(identity, found)
         else:
             found = saved
@@ -194,8 +198,5 @@ def _entry(case: Case, graph: int, result: WarmedProgram) -> ProgramCoverage:
         stub=next((a.stub_reason for a in artifacts if a.is_stub), ""),
         trace=result.trace,
         package=result.package,
+        tuning=result.tuning,
     )
-
-
-def _options(flags: CompileFlags) -> CompileOptions:
-    return CompileOptions(flags.deterministic, flags.fallback_random, flags.products)

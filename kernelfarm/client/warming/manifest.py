@@ -38,11 +38,13 @@ from kernelfarm.errors import CallerError, KernelfarmError
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.signing.tags import model_tag
 from kernelfarm.targets import target_facts
+from kernelfarm.tuning import MAX_DEVICE_CHARS
 
 MAX_MANIFEST_BYTES = 1 << 20
 _MAX_MODELS = 1024
 _MAX_TARGETS = 64
 _MAX_SIZES = 64
+_MAX_DEVICES = 64
 _MAX_AXES = 16
 _MAX_EXTENT = 2**31 - 1
 
@@ -80,6 +82,8 @@ SizeList = Annotated[list[Extent], Field(min_length=1, max_length=_MAX_SIZES)]
 Size = Annotated[
     Union[Annotated[SizeRange, Tag("mapping")], Annotated[SizeList, Tag("list")]], _ByForm
 ]
+Device = Annotated[str, Field(min_length=1, max_length=MAX_DEVICE_CHARS)]
+Devices = Annotated[list[Device], Field(min_length=1, max_length=_MAX_DEVICES)]
 Shape = Annotated[list[Extent | SizeName], Field(max_length=_MAX_AXES)]
 
 Shapes = Annotated[
@@ -96,7 +100,17 @@ class CompileFlags(_Strict):
 
     deterministic: bool = False
     fallback_random: bool = False
-    products: ProductChoice = ProductChoice.AUTO
+    products: Literal["auto", "library", "own", "tuned"] = "auto"
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if the fleet chooses who computes each product."""
+        return self.products == "tuned"
+
+    @property
+    def product_choice(self) -> ProductChoice:
+        """Who computes products for which the fleet has not chosen."""
+        return ProductChoice.AUTO if self.is_tuned else ProductChoice(self.products)
 
 
 class ModelSpec(_Strict):
@@ -149,6 +163,7 @@ class WarmingManifest(_Strict):
     format: Literal[1]
     targets: Annotated[list[str], Field(min_length=1, max_length=_MAX_TARGETS)]
     options: CompileFlags = CompileFlags()
+    devices: Annotated[dict[str, Devices], Field(max_length=_MAX_TARGETS)] = {}
     models: Annotated[list[ModelSpec], Field(min_length=1, max_length=_MAX_MODELS)]
 
     @model_validator(mode="after")
@@ -156,7 +171,21 @@ class WarmingManifest(_Strict):
         names = [model.name for model in self.models]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"several models have the name {', '.join(twice)}")
+        self._check_devices()
         return self
+
+    def _check_devices(self) -> None:
+        warmed = {target for model in self.models for target in self.targets_of(model)}
+        if unused := sorted(self.devices.keys() - warmed):
+            raise ValueError(f"devices of {', '.join(unused)}, which no model is warmed for")
+        for model in self.models:
+            if self.options_of(model).is_tuned and self.devices.keys().isdisjoint(
+                self.targets_of(model)
+            ):
+                raise ValueError(
+                    f"products 'tuned' of {model.name} without a device of its targets: state"
+                    " `devices`, by the names that `kernelfarm doctor` shows"
+                )
 
     def targets_of(self, model: ModelSpec) -> tuple[str, ...]:
         """The targets of a model: its own, or those of the manifest."""

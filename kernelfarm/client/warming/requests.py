@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kernelfarm import spans
 from kernelfarm.client.farm.caller_facts import facts_of
@@ -19,9 +20,10 @@ from kernelfarm.client.traces.header import joined, parted
 from kernelfarm.client.traces.publication import PACKAGE_TAG, Epoch, PublishedTrace, publish_trace
 from kernelfarm.client.traces.shared import trace_content
 from kernelfarm.client.warming.captures import CapturedCaseGraph
-from kernelfarm.client.warming.certificate import TraceCoverage
+from kernelfarm.client.warming.certificate import TraceCoverage, TuningCoverage
 from kernelfarm.client.warming.found import checked_trace
 from kernelfarm.client.warming.retry import Retry, is_temporary
+from kernelfarm.client.warming.tuning import FleetChoices, TunedGraph
 from kernelfarm.digest import program_keys, trace_digest
 from kernelfarm.errors import KernelfarmError, NotFoundError
 from kernelfarm.ir.graph_ir import Graph
@@ -44,19 +46,21 @@ class StaleCaptureError(Exception):
 class GraphRequest:
     """A captured graph, and what to ask the farm for; `model` is `id@revision` or empty.
 
-    `traceparent` names the span that its requests belong to; it may be empty.
+    `devices` are those of a target for which the fleet's choices are warmed. `traceparent` names
+    the span that its requests belong to; it may be empty.
     """
 
     captured: CapturedCaseGraph
     targets: tuple[str, ...]
     options: CompileOptions
     model: str
+    devices: Mapping[str, Sequence[str]]
     traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmedProgram:
-    """The result for one target: the program or, without one, the error; its trace and package."""
+    """The result for one target: the program or, without one, the error; what belongs to it."""
 
     target: str
     key: bytes
@@ -64,6 +68,7 @@ class WarmedProgram:
     error: str
     trace: TraceCoverage
     package: TraceCoverage | None = None
+    tuning: tuple[TuningCoverage, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +178,42 @@ class _Programs:
             trace = TraceCoverage(state="none", reason="there is no program")
             return WarmedProgram(target, key, None, f"{error.reason}: {error}", trace)
         return WarmedProgram(
-            target, key, program, "", self._trace(target, key), self._package(target, key)
+            target,
+            key,
+            program,
+            "",
+            self._trace(target, key),
+            self._package(target, key),
+            self._tuning(program),
         )
+
+    def _tuning(self, program: CompiledProgram) -> tuple[TuningCoverage, ...] | None:
+        """What the fleet chose for a program; warms the programs that it chose."""
+        request = self._request
+        tuned = TunedGraph(self._graph, request.captured.products, request.options)
+        fleet = FleetChoices(self._client, self._retry, partial(self._chosen, program.target))
+        devices = request.devices.get(program.target, ())
+        found = (fleet.coverage(tuned, program, device) for device in devices)
+        return tuple(stated for stated in found if stated is not None) or None
+
+    def _chosen(self, target: str, key: bytes, options: CompileOptions) -> CompiledProgram:
+        """The program with the fleet's choices, which the farm compiles if it is missing."""
+
+        def compiled() -> CompiledProgram:
+            (made,) = self._client.compile(
+                self._graph,
+                [target],
+                options=options,
+                facts=facts_of(self._graph),
+                keys={target: key},
+                warm_up=WarmUp(lambda _: None),
+            )
+            return made
+
+        try:
+            return self._retry(lambda: self._client.lookup(key))
+        except NotFoundError:
+            return self._retry(compiled)
 
     def _trace(self, target: str, key: bytes) -> TraceCoverage:
         """Whether the farm has the graph's trace for a target; publishes it if it is missing."""

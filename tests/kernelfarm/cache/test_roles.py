@@ -26,9 +26,10 @@ from kernelfarm.cache.quotas import Quotas
 from kernelfarm.cache.records import WorkerReport
 from kernelfarm.cache.redis_keys import RedisKeys
 from kernelfarm.cache.sweeper import Sweeper
-from kernelfarm.cache.tuning_records import TuningRecords, TuningSubject
+from kernelfarm.cache.tuning_records import TuningRecords
 from kernelfarm.errors import UnavailableError
 from kernelfarm.signing.manifest import blob_ref
+from kernelfarm.tuning import TuningSubject
 from tests.support.redis_process import ONCE, answers, server_process
 
 USERS = Path(__file__).parents[3] / "deploy" / "redis" / "cache-users.acl"
@@ -184,7 +185,8 @@ async def test_a_frontend_keeps_reports_of_times(
         for number in range(2):  # the second record replaces the first one
             subject = TuningSubject(bytes([number]) * 32, "a chip", 2)
             assert (await records.find(subject, "a", can_measure=True)).may_measure
-            assert (await records.add(subject, "a", [2, 1])).winner == 1
+            assert (await records.add(subject, "a" * 32, [2, 1])).winner == 1
+            assert await records.read(subject)
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelfarm.cache import EdgeCache, tuning_records
-from kernelfarm.cache.limits import MAX_TUNING_REPORTS
-from kernelfarm.cache.tuning_records import (
+from kernelfarm.cache.tuning_records import TuningRecords
+from kernelfarm.tuning import (
+    MAX_TUNING_REPORTS,
     WANTED_REPORTS,
-    TuningRecords,
+    TuningRecord,
+    TuningReport,
     TuningSubject,
     fastest_candidate,
 )
@@ -110,6 +112,23 @@ async def test_the_records_unused_for_longest_are_dropped(
     assert winners == [None, 0, 0]
     ttl_s = await cache.client.ttl(cache.redis_keys.tuning(SUBJECT.record_digest))
     assert ttl_s == -2, "a look-up makes no record"
+
+
+async def test_reports_of_another_farm_are_added_once_and_replace_none(
+    records: TuningRecords,
+) -> None:
+    assert await records.read(SUBJECT) is None
+    names = [bytes([number]) * 16 for number in range(MAX_TUNING_REPORTS + 1)]
+    await records.add(SUBJECT, names[0].hex(), LIE)
+    await records.find(SUBJECT, "of a client that measures", can_measure=True)
+    sent = TuningRecord(SUBJECT, tuple(TuningReport(name, FAST) for name in names[:3]))
+    assert [await records.adopt(sent) for _ in range(2)] == [2, 0]
+    kept = await records.read(SUBJECT)
+    assert kept == TuningRecord(SUBJECT, (TuningReport(names[0], LIE), *sent.reports[1:]))
+    assert kept.state.winner == 0
+    many = TuningRecord(SUBJECT, tuple(TuningReport(name, SLOW_CLOCK) for name in names))
+    assert await records.adopt(many) == MAX_TUNING_REPORTS - 3
+    assert (await records.add(SUBJECT, names[1].hex(), LIE)).reports == MAX_TUNING_REPORTS
 
 
 times = st.lists(st.integers(0, 10**9), min_size=3, max_size=3)

@@ -11,6 +11,7 @@ from kernelfarm.errors import (
     ErrorFacts,
     InternalError,
     KernelfarmError,
+    MissingMethodError,
     UnavailableError,
 )
 from kernelfarm.wire.status import DETAILS_TRAILER, error_from_rpc, status_details
@@ -29,7 +30,6 @@ def failed_call(code: grpc.StatusCode, details: str, trailer: bytes | None = Non
         (grpc.StatusCode.CANCELLED, UnavailableError),
         (grpc.StatusCode.DEADLINE_EXCEEDED, DeadlineError),
         (grpc.StatusCode.INVALID_ARGUMENT, CallerError),
-        (grpc.StatusCode.UNIMPLEMENTED, InternalError),
         (grpc.StatusCode.UNKNOWN, InternalError),
     ],
 )
@@ -39,6 +39,16 @@ def test_a_status_without_details_becomes_the_nearest_error(
     error = error_from_rpc(failed_call(code, "what happened"), "the optimizer")
     assert isinstance(error, kind)
     assert str(error) == "the optimizer: what happened"
+
+
+def test_a_method_that_the_farm_does_not_have_is_a_matter_of_versions() -> None:
+    call = failed_call(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+    error = error_from_rpc(call, "the farm at here:1")
+    assert isinstance(error, MissingMethodError)
+    assert str(error) == (
+        "the farm at here:1 does not have this method (Method not found!): it is older than its"
+        " caller; upgrade it"
+    )
 
 
 def test_damaged_details_are_ignored() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ def program(number: int = 0) -> BundledProgram:
         signed=b"signed %d" % number,
         traces=(b"trace %d" % number,),
         packages=(b"package %d" % number,),
+        tuning=(b"tuning %d" % number,),
         blobs={hashlib.sha256(blob).digest(): blob for blob in blobs},
     )
 
@@ -47,6 +49,7 @@ def test_a_bundle_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
             assert stored.signed() == expected.signed
             assert list(stored.traces()) == list(expected.traces)
             assert list(stored.packages()) == list(expected.packages)
+            assert list(stored.tuning()) == list(expected.tuning)
             for sha256, content in expected.blobs.items():
                 assert stored.blob(sha256) == content
 
@@ -68,7 +71,7 @@ def test_a_bundle_is_an_oci_image_layout(tmp_path: Path) -> None:
     manifest = json.loads(content_of(root, described))
     assert manifest["mediaType"] == described["mediaType"]
     assert content_of(root, manifest["config"]) == b"signed 0"
-    assert len(manifest["layers"]) == 5
+    assert len(manifest["layers"]) == 6
     for layer in manifest["layers"]:
         assert len(content_of(root, layer)) == layer["size"]
 
@@ -84,6 +87,38 @@ def test_a_changed_file_is_refused(tmp_path: Path) -> None:
         (root / "blobs" / "sha256" / sha256).write_bytes(changed)
         with open_bundle(root) as bundle, pytest.raises((PoisonedBlobError, CallerError)):
             next(bundle.programs()).blob(bytes.fromhex(sha256))
+
+
+def test_layers_of_unknown_types_are_skipped(tmp_path: Path) -> None:
+    """As versions that know no tuning records skip these."""
+    whole, bare = program(), replace(program(), tuning=())
+    root = written(tmp_path / "bundle", whole)
+    for path in root.glob("blobs/sha256/*"):
+        content = path.read_bytes()
+        if b"kernelfarm.tuning" in content:
+            changed = content.replace(b"kernelfarm.tuning", b"kernelfarm.future")
+            index = root / "index.json"
+            name, size = hashlib.sha256(changed).hexdigest(), len(content)
+            assert len(changed) == size
+            path.with_name(name).write_bytes(changed)
+            index.write_text(index.read_text().replace(path.name, name))
+    with open_bundle(root) as bundle:
+        (stored,) = bundle.programs()
+        assert list(stored.tuning()) == list(bare.tuning)
+        assert list(stored.traces()) == list(bare.traces)
+
+
+def test_tuning_records_are_bounded_in_number_and_size(tmp_path: Path) -> None:
+    many = replace(program(), tuning=tuple(b"%d" % number for number in range(4097)))
+    with open_bundle(written(tmp_path / "many", many)) as bundle:
+        (stored,) = bundle.programs()
+        with pytest.raises(CallerError, match="has 4097 tuning records; expected at most 4096"):
+            stored.tuning()
+    large = replace(program(), tuning=(bytes(200_000),))
+    with open_bundle(written(tmp_path / "large", large)) as bundle:
+        (stored,) = bundle.programs()
+        with pytest.raises(CallerError, match="has 200000 bytes; at most 131072"):
+            list(stored.tuning())
 
 
 def test_a_missing_file_is_an_error_that_says_which(tmp_path: Path) -> None:

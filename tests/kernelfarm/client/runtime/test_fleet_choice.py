@@ -10,17 +10,18 @@ import torch
 from kernelfarm.client import counters
 from kernelfarm.client.farm.client import FarmClient
 from kernelfarm.client.farm.tuning_client import FarmTuning, ReporterName
-from kernelfarm.client.loaders.tuned_kernels import MEASURE, Advice, TunedKernel
+from kernelfarm.client.loaders.tuned_kernels import MEASURE, Advice
 from kernelfarm.client.runtime import fleet_choice
 from kernelfarm.client.runtime.fleet_choice import MOST_WAIT_S, FleetChoice
 from kernelfarm.client.runtime.program import TuningPolicy
 from kernelfarm.client.runtime.tuning import WINNERS
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import DeadlineError, KernelfarmError, UnavailableError
+from kernelfarm.tuning import TuningSubject
 from tests.support.farm import Farm, wait_until
 from tests.support.simulated_device import SimulatedDevice, added, compiled_for
 
-KERNEL = TunedKernel(bytes(32), "a chip, driver 1", 3)
+KERNEL = TuningSubject(bytes(32), "a chip, driver 1", 3)
 COSTS_MS = {32: 3.0, 64: 1.0, 128: 2.0}
 NO_FARM = "127.0.0.1:1"
 
@@ -85,7 +86,7 @@ def test_without_a_farm_a_client_measures_for_itself() -> None:
 
 
 def test_times_of_other_devices_are_not_used(client_of: Callable[[], FarmTuning]) -> None:
-    tuned = [TunedKernel(b"\1" * 32, f"a chip, driver {number}", 3) for number in range(2)]
+    tuned = [TuningSubject(b"\1" * 32, f"a chip, driver {number}", 3) for number in range(2)]
     client_of().report(tuned[0], (3.0, 1.0, 2.0))
     assert client_of().advice(tuned[0], can_measure=False).winner == 1
     assert client_of().advice(tuned[1], can_measure=False).winner is None
@@ -98,7 +99,7 @@ class _Fleet:
         self.answers = list(answers)
         self.asked: list[bool] = []
 
-    def advice(self, tuned: TunedKernel, *, can_measure: bool) -> Advice:
+    def advice(self, tuned: TuningSubject, *, can_measure: bool) -> Advice:
         self.asked.append(can_measure)
         if not self.answers:
             raise UnavailableError("away")
@@ -107,7 +108,7 @@ class _Fleet:
             raise answer
         return answer
 
-    def report(self, tuned: TunedKernel, times_ms: Sequence[float]) -> None:
+    def report(self, tuned: TuningSubject, times_ms: Sequence[float]) -> None:
         raise UnavailableError("away")
 
 

@@ -9,6 +9,7 @@ import pytest
 from kernelfarm.client.warming.cases import MAX_CASES, cases_of
 from kernelfarm.client.warming.manifest import parse_manifest, read_manifest
 from kernelfarm.errors import CallerError
+from kernelfarm.ir.product_choice import ProductChoice
 from tests.support.source_code import ROOT
 
 WHOLE = """
@@ -50,6 +51,44 @@ def test_a_models_own_targets_and_options_stand_before_those_of_the_manifest() -
     assert manifest.options_of(encoder).deterministic
     assert manifest.options_of(ranker).fallback_random
     assert not manifest.options_of(ranker).deterministic
+
+
+TUNED = """
+format: 1
+targets: ["cpu:x86-64-v3"]
+options: {products: tuned}
+devices: {"cpu:x86-64-v3": ["a processor, 2 threads, torch 2.13.0"]}
+models:
+  - name: encoder
+    entry: my_models:encoder
+  - name: ranker
+    file: ranker.pt2
+    options: {products: own}
+"""
+
+
+def test_the_fleet_chooses_for_models_that_are_tuned_on_the_stated_devices() -> None:
+    manifest = parse_manifest(TUNED, "m.yaml")
+    tuned, own = (manifest.options_of(model) for model in manifest.models)
+    assert (tuned.is_tuned, tuned.product_choice) == (True, ProductChoice.AUTO)
+    assert (own.is_tuned, own.product_choice) == (False, ProductChoice.OWN)
+    assert manifest.devices == {"cpu:x86-64-v3": ["a processor, 2 threads, torch 2.13.0"]}
+
+
+@pytest.mark.parametrize(
+    ("changed", "to", "said"),
+    [
+        ("devices:", "# devices:", "products 'tuned' of encoder without a device of its targets"),
+        ('{"cpu:x86-64-v3": [', '{"cuda:sm_90a": [', "devices of cuda:sm_90a, which no model is"),
+        ('["a processor, 2 threads, torch 2.13.0"]', "[]", "List should have at least 1 item"),
+        ("products: tuned", "products: fast", "m.yaml:4: options.products: Input should be"),
+    ],
+)
+def test_a_mistake_about_devices_says_what_is_expected(changed: str, to: str, said: str) -> None:
+    assert changed in TUNED
+    with pytest.raises(CallerError) as caught:
+        parse_manifest(TUNED.replace(changed, to), "m.yaml")
+    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(

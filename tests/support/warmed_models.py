@@ -1,4 +1,4 @@
-"""Python entries of the manifests in `test_warming.py` and `test_warming_jobs.py`."""
+"""Python entries of the manifests of warming jobs in tests."""
 
 from __future__ import annotations
 
@@ -33,6 +33,25 @@ def scaled(
     torch.manual_seed(0)
     model = Scaled(number, breaks=breaks).eval()
     return model.requires_grad_(not frozen), (torch.randn(2, 8),)
+
+
+class Layer(nn.Module):
+    """Two products of one layer; each width makes other subjects of them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 256)
+        self.down = nn.Linear(256, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Shapes: x: (rows, width) -> (rows, width)."""
+        return (x + self.down(nn.functional.gelu(self.up(x)))).softmax(-1)
+
+
+def layer(width: int) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A layer with products, and an input of 16 rows."""
+    torch.manual_seed(0)
+    return Layer(width), (torch.randn(16, width),)
 
 
 def zoo(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
