@@ -39,7 +39,8 @@ class ContractionChoice:
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
     depthwise convolution that prims compute, by its result: a value (down, across, channels).
     `rows` has the matrix of a convolution of one pixel that a GPU computes, by its result: a value
-    (pixels, channels) whose rows memory holds.
+    (pixels, channels) whose rows memory holds. `masked` has the scores of attention whose kernels
+    read no keys that a mask hides, by its result: a value in memory, whose `strides` are stated.
     """
 
     results: frozenset[int] = frozenset()
@@ -55,3 +56,4 @@ class ContractionChoice:
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
     rows: Mapping[int, int] = field(default_factory=dict)
+    masked: Mapping[int, int] = field(default_factory=dict)

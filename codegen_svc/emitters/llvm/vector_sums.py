@@ -20,6 +20,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from codegen_svc.emitters.llvm.schedule import value_dtype
+from codegen_svc.emitters.llvm.skipped_terms import needed_if
 from codegen_svc.emitters.llvm.vector_divisions import (
     Division,
     Extents,
@@ -75,7 +76,8 @@ class VectorSums:
     A lane has `lane_terms`. Neighbours on the axis `results` are computed together, as `division`
     says. `loads` are the loads of the terms, and `varying` the values that differ between the lanes
     of a vector. Memory is asked ahead for what the loads in `fetched` read. All results read what
-    those in `rows` do.
+    those in `rows` do. `needed_if` is the condition without which a unit needs no sums, if there is
+    one.
     """
 
     terms: Axis
@@ -88,6 +90,7 @@ class VectorSums:
     varying: frozenset[int]
     fetched: tuple[int, ...]
     rows: tuple[int, ...]
+    needed_if: int | None = None
 
     @property
     def vector_bytes(self) -> int:
@@ -178,6 +181,7 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
         varying=varying,
         fetched=_apart(kernel, loads, integers or weights),
         rows=rows,
+        needed_if=needed_if(kernel) if division.unit_results == 1 else None,
     )
 
 
