@@ -35,8 +35,10 @@ _CACHED_BYTES, _CACHED_INTEGER_BYTES = 24576, 32768
 _BLOCK_BYTES, _UNIT_SUM_BYTES = 16384, 32768
 """The bytes of rows of a block, and of the sums of a unit with several groups."""
 _LONG_ROW_BYTES = 4096
-_LEAST_UNITS = 32
-"""Units of a kernel, which threads share: more groups than that leaves have no unit in common."""
+_LEAST_UNITS = 16
+"""Units of a kernel, which threads share: more groups than that leaves have no unit in common. With
+32, rows are copied for fewer results: 8 rows of bf16 by 768 x 3072 and 1024 x 2816 take 1.06 times
+as long (one thread, AMD EPYC, Zen 5)."""
 _AHEAD_BYTES, _AHEAD_INTEGER_BYTES = 16384, 8192
 """How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
 2,048 bytes 0.93; 8 rows by 4,096 x 1,024 of bf16 take 0.4 of it (AMD EPYC, Zen 5). With AVX2, 8
