@@ -76,7 +76,7 @@ class VectorSumWriter:
             )
         )
         self._rest = None
-        if sums.has_rest:
+        if sums.has_rest or self._division.apart > 1:
             one_by_one = replace(sums, division=sums.division.one_by_one)
             self._rest = VectorSumWriter(context, one_by_one)
         self._rows = CopiedRows(context, sums) if self._division.groups > 1 else None
@@ -89,6 +89,9 @@ class VectorSumWriter:
         single = self._rest
         if single is None:
             self._write_whole(symbols)
+            return
+        if self._division.apart > 1:
+            self._write_apart(symbols, single)
             return
         fn, of_unit = self._fn, integer(self._division.unit_results, I64)
         first = fn.op("mul nuw nsw", symbols[BLOCK], of_unit, wish="first")
@@ -111,6 +114,19 @@ class VectorSumWriter:
             is_unrolled=False,
         )
         write_loop(fn, "rest", (ZERO_I64, rest), result, is_inner=False, is_unrolled=False)
+
+    def _write_apart(self, symbols: _Symbols, single: VectorSumWriter) -> None:
+        """Writes a unit whose results are computed one by one."""
+        fn, of_unit = self._fn, integer(self._division.unit_results, I64)
+        first = fn.op("mul nuw nsw", symbols[BLOCK], of_unit, wish="first")
+        extent = self._context.index.write(self._sums.results.extent, symbols)
+        count = fn.intrinsic("smin", fn.op("sub nsw", extent, first, wish="left"), of_unit)
+
+        def result(at: Value) -> None:
+            own = fn.op("add nuw nsw", first, at, wish="single")
+            single.write({**symbols, BLOCK: own})
+
+        write_loop(fn, "apart", (ZERO_I64, count), result, is_inner=False, is_unrolled=False)
 
     def _write_whole(self, symbols: _Symbols) -> None:
         """Writes a unit that has all results."""

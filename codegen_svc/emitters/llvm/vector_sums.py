@@ -17,11 +17,12 @@ whatever is computed from it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.llvm.schedule import value_dtype
 from codegen_svc.emitters.llvm.skipped_terms import needed_if
 from codegen_svc.emitters.llvm.vector_divisions import (
+    RESULTS_APART,
     Division,
     Extents,
     divided_integers,
@@ -170,6 +171,9 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
     else:
         has_parts = any(_is_added(kernel.body[number]) for number in varying)
         division = divided_integers(each, row_bytes, lanes, has_parts=has_parts)
+    condition = needed_if(kernel) if division.unit_results == 1 else None
+    if condition is not None:
+        division = replace(division, apart=RESULTS_APART)
     return VectorSums(
         terms=terms,
         results=results,
@@ -181,7 +185,7 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
         varying=varying,
         fetched=_apart(kernel, loads, integers or weights),
         rows=rows,
-        needed_if=needed_if(kernel) if division.unit_results == 1 else None,
+        needed_if=condition,
     )
 
 
