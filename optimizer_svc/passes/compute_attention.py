@@ -5,7 +5,7 @@
 
 in f32. With one query for each head and a mask, kernels read no keys that it hides, where it is
 -inf, and no values whose shares are 0: these count as zeros. Memory limits such attention, and a
-cache has more room than keys.
+cache is longer than what it holds.
 
 Queries of the heads that share keys are an axis of their own, so that kernels read keys and
 values as they are. As in the framework, a query that may see no key has a result of zeros, and

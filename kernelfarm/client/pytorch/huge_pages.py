@@ -35,7 +35,7 @@ _COLLAPSE: Final = 25
 LEAST_MOVED_BYTES: Final = 1 << 20
 """Of smaller tensors, caches hold more, and pages would have more of other memory."""
 MOST_MOVING_S: Final = 5.0
-"""A GiB takes 0.3 s, or 2.6 s where the system has to make room (AMD EPYC, Zen 5)."""
+"""A GiB takes 0.3 s, or 2.6 s where the system frees whole pages first (AMD EPYC, Zen 5)."""
 
 
 def _advise() -> Callable[[int, int, int], int] | None:
