@@ -5,7 +5,7 @@ into a folder, without a GPU; `run` needs that folder and a GPU, but no farm. Ar
 GPU each is a replay of a CUDA graph in which copies of keys and values take turns, so that they
 come from memory.
 
-Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...]
+Usage: python -m benchmarks.attention cpu [--threads N ...] [--types T ...] [--only TEXT ...]
        python -m benchmarks.attention build FOLDER [--target T] [--types T ...] [--several]
        python -m benchmarks.attention run FOLDER [--types T ...] [--several] [--no-inductor]
        (with --varying, both for numbers of rows that vary; --only TEXT ... for some cases)
@@ -18,7 +18,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ _STRICT = {"mode": "strict", "timeout_s": 60.0}
 class Case:
     """Queries (batch, heads, queries, width), keys and values (batch, groups, keys, width).
 
-    One query has a mask, several queries have none or are causal, or `has_mask`.
+    One query has a mask, several queries have none or are causal, or `has_mask`. A mask shows the
+    first `seen` keys, or three quarters of them if that is 0.
     """
 
     batch: int
@@ -56,11 +57,13 @@ class Case:
     queries: int = 1
     is_causal: bool = False
     has_mask: bool = False
+    seen: int = 0
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads of {self.width}, {self.groups} of keys"
         queries = "" if self.queries == 1 else f", {self.queries} queries"
         kind = " causal" * self.is_causal + " masked" * self.has_mask
+        kind += f", {self.seen} seen" * bool(self.seen)
         return f"batch {self.batch}, {heads}, {self.keys} keys{queries}{kind}"
 
     def attend(self, *operands: Tensor) -> Tensor:
@@ -82,12 +85,12 @@ class Case:
         return 4 * self.batch * self.heads * seen * self.width
 
     def operands(self, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
-        """Queries, keys, values; for one query a mask that hides the last quarter of the keys."""
+        """Queries, keys, values; for one query a mask that hides the last keys."""
         query = torch.randn(self.batch, self.heads, self.queries, self.width, device=device)
         shape = (self.batch, self.groups, self.keys, self.width)
         key, value = torch.randn(shape, device=device), torch.randn(shape, device=device)
         mask = torch.zeros(self.batch, 1, 1, self.keys, device=device)
-        mask[..., 3 * self.keys // 4 :] = -torch.inf
+        mask[..., self.seen or 3 * self.keys // 4 :] = -torch.inf
         has_mask = self.queries == 1 or self.has_mask
         found = (query, key, value, mask) if has_mask else (query, key, value)
         return tuple(tensor.to(dtype) for tensor in found)
@@ -102,6 +105,12 @@ CPU_CASES = (
     Case(1, 32, 8, 2048, 128),
     Case(4, 32, 8, 2048, 128),
     Case(1, 8, 1, 4096, 256),
+    # A cache with room for more keys, and a full one.
+    Case(1, 12, 12, 512, 64, seen=129),
+    Case(8, 12, 12, 512, 64, seen=129),
+    Case(8, 12, 12, 512, 64, seen=512),
+    Case(8, 16, 4, 512, 64, seen=129),
+    Case(8, 16, 4, 512, 64, seen=512),
     # Layers of Swin, ViT-small, BERT-base and Llama, and longer ones.
     Case(64, 3, 3, 49, 32, queries=49),
     Case(1, 24, 24, 49, 32, queries=49),
@@ -202,6 +211,11 @@ def _marked(operands: tuple[Tensor, ...], options: argparse.Namespace) -> tuple[
 
 def _gpu_cases(options: argparse.Namespace) -> list[Case]:
     cases = [case for case in GPU_CASES if case.queries > 1 or not options.several]
+    return _named(cases, options)
+
+
+def _named(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
+    """The cases that are to be measured."""
     return [c for c in cases if not options.only or any(text in str(c) for text in options.only)]
 
 
@@ -218,7 +232,7 @@ def _on_cpu(options: argparse.Namespace) -> int:
         for threads in options.threads:
             torch.set_num_threads(threads)
             for dtype in _types(options, ("bfloat16", "float16", "float32")):
-                for case in CPU_CASES:
+                for case in _named(CPU_CASES, options):
                     operands = case.operands(dtype, "cpu")
                     layers = {
                         "framework": case.attend,

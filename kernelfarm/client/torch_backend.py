@@ -58,6 +58,7 @@ from kernelfarm.client.programs.stated_options import (
 )
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.deterministic import boxed_with_deterministic_kernels
+from kernelfarm.client.pytorch.huge_pages import move_to_huge_pages
 from kernelfarm.client.pytorch.private import (
     LATE_IMPORTS,
     make_boxed_func,
@@ -196,6 +197,7 @@ def _frozen(
         return _compiled(order, example_inputs, options, None)
     counters.count("traced.short")
     if frozen is None:
+        move_to_huge_pages(inputs[position] for position in parameters)
         return callable_for(convention, compiler.of_recorded(recorded, gm))
     program = compiler.of_recorded(frozen.module, gm)
     return callable_for(convention, FrozenConstants(frozen).passed_to(program))

@@ -42,6 +42,9 @@ class ContractionChoice:
     channels), or (images, down, across, channels), whose rows memory holds. Convolutions by windows
     have `weights`, too: values (results, down, across, channels). The pixels of the first
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
+    `rows` has the matrix of a convolution of one pixel that a GPU computes, by its result: a value
+    (pixels, channels) whose rows memory holds. `masked` has the scores of attention whose kernels
+    read no keys that a mask hides, by its result: a value in memory, whose `strides` are stated.
     """
 
     results: frozenset[int] = frozenset()
@@ -59,3 +62,4 @@ class ContractionChoice:
     rows: Mapping[int, int] = field(default_factory=dict)
     split_taps: Mapping[int, int] = field(default_factory=dict)
     stored: frozenset[int] = frozenset()
+    masked: Mapping[int, int] = field(default_factory=dict)

@@ -17,7 +17,9 @@ class ContractionWriter(PrimsWriter):
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
         made = [number for each in choice.transformed.values() for number in each]
-        super().__init__(facts, [*made, *choice.weights.values(), *choice.rows.values()])
+        named = (choice.weights, choice.rows, choice.masked)
+        made += [number for each in named for number in each.values()]
+        super().__init__(facts, made)
         self.choice = choice
 
     @abstractmethod

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, product_of
+from kernelfarm.ir.algebra.expr import ONE, as_expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import (
@@ -32,7 +32,7 @@ from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.contraction_choice import ContractionChoice
+from optimizer_svc.ir.contraction_choice import ContractionChoice, Index
 
 _SAVING = "kernelfarm.attention_saving.default"
 ATTENTION = (
@@ -62,6 +62,9 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     chosen: list[int] = []
     factors: set[int] = set()
     rounded: set[int] = set()
+    masked: dict[int, int] = {}
+    strides: dict[int, Index] = {}
+    fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -75,12 +78,28 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
             if not is_one:
                 factors |= {query, *others}
                 rounded |= _rounded(node, target.attention)
+            elif len(operands(node)) > len((query, *others)):
+                masked[node.results[0]], strides[fresh] = fresh, _score_strides(facts, node)
+                fresh += 1
             notes[f"of {'one query' if is_one else 'several queries'} by kernels"] += 1
         else:
             notes[f"by the framework: {verdict.reason}"] += 1
     return ContractionChoice(
-        frozenset(chosen), frozenset(factors), rounded=frozenset(rounded), notes=_texts(notes)
+        frozenset(chosen),
+        frozenset(factors),
+        rounded=frozenset(rounded),
+        notes=_texts(notes),
+        masked=masked,
+        strides=strides,
     )
+
+
+def _score_strides(facts: GraphFacts, node: Node) -> Index:
+    """The strides of the scores (b, g, h, s) of one query for each head, row-major."""
+    query, key = (facts.types[operand] for operand in operands(node)[:2])
+    (batch, heads), (groups, keys) = query.shape[:2], key.shape[1:3]
+    of_group = as_expr(heads.constant // groups.constant)
+    return contiguous_strides((batch, groups, of_group, keys))
 
 
 def _choose_templates(

@@ -3,7 +3,11 @@
     extern attention(q, k, v, mask)  ->  sum(exp(s - max(s)) * v; keys) / sum(exp(s - max(s)); keys)
     with s = sum(q * k; width) * scale + mask
 
-in f32. Queries of the heads that share keys are an axis of their own, so that kernels read keys and
+in f32. With one query for each head and a mask, kernels read no keys that it hides, where it is
+-inf, and no values whose shares are 0: these count as zeros. Memory limits such attention, and a
+cache is longer than what it holds.
+
+Queries of the heads that share keys are an axis of their own, so that kernels read keys and
 values as they are. As in the framework, a query that may see no key has a result of zeros, and
 with a causal mask, query number i sees the keys up to number i.
 
@@ -86,7 +90,7 @@ class _Writer(ContractionWriter):
         found = self.add(node, "reshape", self.wide(node, query), shape=(*sizes.rows, width))
         scores = self._scores(node, found, self.wide(node, key), sizes)
         for mask in masks:
-            scores = self.add(node, "add", scores, self._spread_mask(node, mask, sizes))
+            scores = self._mask(node, scores, self._spread_mask(node, mask, sizes), sizes)
         if node.attr("is_causal") is True:
             scores = self._hide_later(node, scores, sizes)
         shares, total = self._softmax(node, scores, sizes)
@@ -208,6 +212,16 @@ class _Writer(ContractionWriter):
         found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(last,))
         return self.add(node, "mul", found, self._number(node, node.attr("scale"), sizes.scores))
 
+    def _mask(self, node: Node, scores: int, mask: int, sizes: _Sizes) -> int:
+        """Scores with a mask added; with one query, -inf where it is, whatever the keys are."""
+        found = self.add(node, "add", scores, mask)
+        masked = self.choice.masked.get(node.results[0])
+        if masked is None:
+            return found
+        hidden = self._number(node, -math.inf, sizes.scores)
+        self.add_as(masked, node, "where", self.add(node, "ne", mask, hidden), found, hidden)
+        return masked
+
     def _hide_later(self, node: Node, scores: int, sizes: _Sizes) -> int:
         """The scores of a causal mask: -inf for keys behind a query's own number."""
         shape, last = (sizes.queries, sizes.keys), len(sizes.rows)
@@ -268,6 +282,9 @@ class _Writer(ContractionWriter):
         left = self.add(node, "broadcast_in_dim", shares, shape=shape, dims=tuple(range(last)))
         right = self.add(node, "broadcast_in_dim", values, shape=shape, dims=dims)
         terms = self.add(node, "mul", left, right)
+        if node.results[0] in self.choice.masked:
+            none = self._number(node, 0.0, shape)
+            terms = self.add(node, "where", self.add(node, "ne", left, none), terms, none)
         found_sum = self.add(node, "sum", terms, dims=(last - 1,))
         spread = self._spread(node, total, self.types[found_sum].shape)
         return self.add(node, "div", found_sum, spread)

@@ -7,7 +7,8 @@ before the first unit (`lane_constants.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from codegen_svc.emitters.llvm.accumulate import (
@@ -32,6 +33,8 @@ from codegen_svc.emitters.llvm.schedule import (
     Phase,
     value_dtype,
 )
+from codegen_svc.emitters.llvm.skipped_points import SkippedPoints, WritePoints, write_points
+from codegen_svc.emitters.llvm.skipped_terms import adding_if
 from codegen_svc.emitters.llvm.text import I1, I64, Value, integer
 from codegen_svc.emitters.llvm.turned_tiles import LANE, ROW, TurnedTile
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
@@ -271,21 +274,14 @@ class LaneWriter:
         Then the running values stay in registers for these points.
         """
         fn, axis = self._fn, self._context.schedule.reduction[-1]
-
-        def step(start: Value, points: int) -> None:
-            def lanes(inner: Scope) -> None:
-                for k in range(points):
-                    at = fn.op("add nsw", start, integer(k, I64), wish=f"{axis.name}.at")
-                    self._step(phase, inner.inner(**{axis.name: at}))
-
-            self._over_lanes(scope, lanes)
+        write = self._points(phase, axis, scope)
 
         def group(number: Value) -> None:
             offset = fn.op("mul nsw", number, integer(_POINTS, I64), wish=f"{axis.name}.offset")
-            step(fn.op("add nsw", first, offset, wish=f"{axis.name}.first"), _POINTS)
+            write(fn.op("add nsw", first, offset, wish=f"{axis.name}.first"), _POINTS)
 
         def single(number: Value) -> None:
-            step(fn.op("add nsw", first, number, wish=f"{axis.name}.single"), 1)
+            write(fn.op("add nsw", first, number, wish=f"{axis.name}.single"), 1)
 
         start = ZERO_I64
         if self._takes_several(phase, axis):
@@ -293,6 +289,24 @@ class LaneWriter:
             write_loop(fn, f"{axis.name}.group", (start, groups), group, is_inner=False)
             start = fn.op("mul nsw", groups, integer(_POINTS, I64), wish=f"{axis.name}.rest")
         write_loop(fn, axis.name, (start, count), single, is_inner=False)
+
+    def _points(self, phase: Phase, axis: Axis, scope: Scope) -> WritePoints:
+        """What writes the steps of some points of an axis, if they change sums."""
+
+        def step(places: Sequence[Value], known: Mapping[int, Value]) -> None:
+            def lanes(inner: Scope) -> None:
+                for at in places:
+                    point = inner.inner(**{axis.name: at})
+                    point.values.update(known)
+                    self._step(phase, point)
+
+            self._over_lanes(scope, lanes)
+
+        condition = adding_if(self._context.kernel, phase, self._lane)
+        if condition is None or self._scans:
+            return partial(write_points, self._fn, axis, step)
+        points = SkippedPoints(self._context, axis, condition, self._writer, scope)
+        return points.writing(step, self._first)
 
     def _takes_several(self, phase: Phase, axis: Axis) -> bool:
         """True if a long axis is only reduced, by code that is short enough to be repeated."""

@@ -186,6 +186,23 @@ def write_loop(  # noqa: PLR0913 # hints of one loop
     fn.start_block(end)
 
 
+def write_choice(
+    fn: FunctionText,
+    wish: str,
+    condition: Value,
+    write: Callable[[], None],
+    write_other: Callable[[], None],
+) -> None:
+    """Writes `if condition: ... else: ...`."""
+    names = [fn.name(f"{wish}.{part}") for part in ("then", "else", "end")]
+    fn.branch_if(condition, names[0], names[1])
+    for name, write_part in zip(names, (write, write_other), strict=False):
+        fn.start_block(name)
+        write_part()
+        fn.branch(names[2])
+    fn.start_block(names[2])
+
+
 def _is_very_short(upper: Value, calls: int) -> bool:
     if upper.text.startswith("%"):
         return False

@@ -35,8 +35,13 @@ _CACHED_BYTES, _CACHED_INTEGER_BYTES = 24576, 32768
 _BLOCK_BYTES, _UNIT_SUM_BYTES = 16384, 32768
 """The bytes of rows of a block, and of the sums of a unit with several groups."""
 _LONG_ROW_BYTES = 4096
-_LEAST_UNITS = 32
-"""Units of a kernel, which threads share: more groups than that leaves have no unit in common."""
+_LEAST_UNITS = 16
+"""Units of a kernel, which threads share: more groups than that leaves have no unit in common. With
+32, rows are copied for fewer results: 8 rows of bf16 by 768 x 3072 and 1024 x 2816 take 1.06 times
+as long (one thread, AMD EPYC, Zen 5)."""
+RESULTS_APART = 64
+"""Results of a unit that may need no sums: with one, 49,152 scores of which a quarter is needed
+take 1.25 times as long, 65,536 ones 1.6 times (AMD EPYC, Zen 5)."""
 _AHEAD_BYTES, _AHEAD_INTEGER_BYTES = 16384, 8192
 """How far ahead weights are fetched: 4,096 x 4,096 of a byte take 0.75 of the time without it, at
 2,048 bytes 0.93; 8 rows by 4,096 x 1,024 of bf16 take 0.4 of it (AMD EPYC, Zen 5). With AVX2, 8
@@ -55,7 +60,8 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """A unit has `groups` of results, and a group has `together`, in a loop if it `has_loop`.
+    """A unit has `groups` of results, and a group has `together`, in a loop if it `has_loop`. Or it
+    has `apart` results, each of which may need no sums, one after the other.
 
     A step has so many `vectors` of terms, and a block `block_steps`. Memory is asked for the
     weights that the group `ahead_groups` later reads or, if that is 0, for what lies `ahead_bytes`
@@ -69,16 +75,17 @@ class Division:
     has_loop: bool = False
     ahead_bytes: int = _AHEAD_BYTES
     ahead_groups: int = 0
+    apart: int = 1
 
     @property
     def unit_results(self) -> int:
         """The results of a unit. The last unit may have fewer, which are computed one by one."""
-        return self.groups * self.together
+        return self.groups * self.together * self.apart
 
     @property
     def one_by_one(self) -> Division:
         """The division into units of one result, whose terms are added in the same order."""
-        return replace(self, together=1, groups=1, has_loop=False, ahead_groups=0)
+        return replace(self, together=1, groups=1, has_loop=False, ahead_groups=0, apart=1)
 
 
 def divided_products(each: Extents, row_bytes: int, lanes: int) -> Division:

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from codegen_svc.emitters.llvm.lane_sums import lane_sums
-from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
-from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
+from codegen_svc.emitters.llvm.text import FLOAT, I1, I64, Value, floating, integer
+from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_choice, write_loop
 from codegen_svc.emitters.llvm.values import Scope, ValueWriter
 from codegen_svc.emitters.llvm.vector_loads import STEP
 from codegen_svc.emitters.llvm.vector_rows import CopiedRows
@@ -76,7 +76,7 @@ class VectorSumWriter:
             )
         )
         self._rest = None
-        if sums.has_rest:
+        if sums.has_rest or self._division.apart > 1:
             one_by_one = replace(sums, division=sums.division.one_by_one)
             self._rest = VectorSumWriter(context, one_by_one)
         self._rows = CopiedRows(context, sums) if self._division.groups > 1 else None
@@ -89,6 +89,9 @@ class VectorSumWriter:
         single = self._rest
         if single is None:
             self._write_whole(symbols)
+            return
+        if self._division.apart > 1:
+            self._write_apart(symbols, single)
             return
         fn, of_unit = self._fn, integer(self._division.unit_results, I64)
         first = fn.op("mul nuw nsw", symbols[BLOCK], of_unit, wish="first")
@@ -112,8 +115,38 @@ class VectorSumWriter:
         )
         write_loop(fn, "rest", (ZERO_I64, rest), result, is_inner=False, is_unrolled=False)
 
+    def _write_apart(self, symbols: _Symbols, single: VectorSumWriter) -> None:
+        """Writes a unit whose results are computed one by one."""
+        fn, of_unit = self._fn, integer(self._division.unit_results, I64)
+        first = fn.op("mul nuw nsw", symbols[BLOCK], of_unit, wish="first")
+        extent = self._context.index.write(self._sums.results.extent, symbols)
+        count = fn.intrinsic("smin", fn.op("sub nsw", extent, first, wish="left"), of_unit)
+
+        def result(at: Value) -> None:
+            own = fn.op("add nuw nsw", first, at, wish="single")
+            single.write({**symbols, BLOCK: own})
+
+        write_loop(fn, "apart", (ZERO_I64, count), result, is_inner=False, is_unrolled=False)
+
     def _write_whole(self, symbols: _Symbols) -> None:
         """Writes a unit that has all results."""
+        condition = self._sums.needed_if
+        if condition is None:
+            self._write_sums(symbols)
+            return
+        scope = Scope(self._point(symbols, _Place(ZERO_I64, ZERO_I64)))
+        zeros = dict.fromkeys(self._sums.sums, floating(0.0, FLOAT))
+        writer = self._writer(zeros)
+        is_needed = writer.value(condition, scope)
+
+        def skip() -> None:
+            scope.values[condition] = integer(0, I1)
+            writer.store_all(self._context.schedule.final_stores, scope)
+
+        write_choice(self._fn, "needed", is_needed, lambda: self._write_sums(symbols), skip)
+
+    def _write_sums(self, symbols: _Symbols) -> None:
+        """Writes the sums of a unit, and what the kernel computes from them."""
         self._for_groups(partial(self._clear, self._totals))
         self._add_terms(symbols)
         self._for_groups(partial(self._finish, symbols))
@@ -300,7 +333,8 @@ class VectorSumWriter:
             copies = self._rows.places(fn.op("sub nuw nsw", at, start))
         own = _Place(ZERO_I64, place.result) if sums is self._partial else place
         values = VectorTerms(self._context, self._sums, self._writer({}), scope, copies)
-        for load in () if within else self._sums.fetched:
+        is_fetched = within == 0 or self._sums.needed_if is not None
+        for load in self._sums.fetched if is_fetched else ():
             values.fetch(load, steps.ahead)
         for number in self._sums.sums:
             summed = self._context.kernel.body[number]

@@ -17,10 +17,12 @@ whatever is computed from it.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.llvm.schedule import value_dtype
+from codegen_svc.emitters.llvm.skipped_terms import needed_if
 from codegen_svc.emitters.llvm.vector_divisions import (
+    RESULTS_APART,
     Division,
     Extents,
     divided_integers,
@@ -75,7 +77,8 @@ class VectorSums:
     A lane has `lane_terms`. Neighbours on the axis `results` are computed together, as `division`
     says. `loads` are the loads of the terms, and `varying` the values that differ between the lanes
     of a vector. Memory is asked ahead for what the loads in `fetched` read. All results read what
-    those in `rows` do.
+    those in `rows` do. `needed_if` is the condition without which a unit needs no sums, if there is
+    one.
     """
 
     terms: Axis
@@ -88,6 +91,7 @@ class VectorSums:
     varying: frozenset[int]
     fetched: tuple[int, ...]
     rows: tuple[int, ...]
+    needed_if: int | None = None
 
     @property
     def vector_bytes(self) -> int:
@@ -167,6 +171,9 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
     else:
         has_parts = any(_is_added(kernel.body[number]) for number in varying)
         division = divided_integers(each, row_bytes, lanes, has_parts=has_parts)
+    condition = needed_if(kernel) if division.unit_results == 1 else None
+    if condition is not None:
+        division = replace(division, apart=RESULTS_APART)
     return VectorSums(
         terms=terms,
         results=results,
@@ -178,6 +185,7 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
         varying=varying,
         fetched=_apart(kernel, loads, integers or weights),
         rows=rows,
+        needed_if=condition,
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.next_panels import write_fetch
 from codegen_svc.emitters.llvm.schedule import value_dtype
 from codegen_svc.emitters.llvm.text import FLOAT, HALF, I1, I8, I16, I32, I64, PTR, Value, integer
-from codegen_svc.emitters.llvm.unit import UnitContext
+from codegen_svc.emitters.llvm.unit import UnitContext, write_choice
 from codegen_svc.emitters.llvm.values import Scope, ValueWriter
 from codegen_svc.emitters.llvm.vector_loads import STEP, WORD_BYTES
 from codegen_svc.emitters.llvm.vector_sums import (
@@ -144,6 +145,8 @@ class VectorTerms:
     def fetch(self, number: int, ahead: Ahead | None) -> None:
         """Asks memory for a line of what a load reads later; None: in the same row."""
         fn, symbols = self._fn, self._scope.symbols
+        if ahead is None and self._sums.needed_if is not None and self._fetch_beside(number):
+            return
         if ahead is None:
             if not self._sums.division.ahead_bytes:
                 return
@@ -159,6 +162,31 @@ class VectorTerms:
             STEP: fn.op("add nsw", symbols[STEP], vectors),
         }
         write_fetch(fn, self._place(number, {**symbols, **further}))
+
+    def _fetch_beside(self, number: int) -> bool:
+        """Asks memory for what a load reads in the next row of results that has others, if any.
+
+        Behind a result that may not be needed are others that are not, but the next row needs the
+        same ones. Of rows with equal loads, the first one asks.
+        """
+        fn, load, symbols = self._fn, self._kernel.body[number], self._scope.symbols
+        assert isinstance(load, Load)  # the caller has asked
+        rows = [axis.name for axis in self._kernel.outer if axis is not self._sums.results]
+        named = [name for name in rows if name in load.index.symbols]
+        if not named:
+            return False
+
+        def fetch() -> None:
+            following = fn.op("add nuw nsw", symbols[named[-1]], integer(1, I64))
+            write_fetch(fn, self._place(number, {**symbols, named[-1]: following}))
+
+        equal = rows[rows.index(named[-1]) + 1 :]
+        if not equal:
+            fetch()
+            return True
+        firsts = [fn.compare("icmp", "eq", symbols[name], integer(0, I64)) for name in equal]
+        write_choice(fn, "fetch", reduce(partial(fn.op, "and"), firsts), fetch, lambda: None)
+        return True
 
     # Loads and conversions.
 

@@ -13,6 +13,7 @@ import torch
 
 from kernelfarm.client import counters
 from kernelfarm.client.freezing.frozen_graph import FrozenGraph
+from kernelfarm.client.pytorch.huge_pages import move_to_huge_pages
 from kernelfarm.client.pytorch.private import _DisableAutocast, mark_boxed
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
@@ -88,6 +89,8 @@ class FrozenConstants:
                 if known is not None:
                     self._warn()
                 known = self._known[first] = self._folded(parameters)
+                kept = (args[position] for position in self._frozen.kept)
+                move_to_huge_pages([*known.constants, *kept])
                 if len(self._known) > MOST_SETS:
                     self._known.popitem(last=False)
             return known.constants

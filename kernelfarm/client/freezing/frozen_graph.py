@@ -38,12 +38,14 @@ class FrozenGraph:
     """What each call computes (`module`), and what is computed once (`fold`).
 
     `fold` takes the arguments of the traced graph at the positions `parameters`, and returns what
-    `module` takes behind the arguments of the traced graph.
+    `module` takes behind the arguments of the traced graph. `kept` are the positions of arguments
+    that do not change either, and that calls read as they are.
     """
 
     module: RecordedModule
     fold: fx.GraphModule
     parameters: tuple[int, ...]
+    kept: tuple[int, ...] = ()
 
 
 def freeze_graph(
@@ -87,7 +89,7 @@ def freeze_graph(
         replaced = use_winograd(values, facts)
         replaced |= pack_weights(values, operators, facts, frozenset(replaced))
         spread_layouts(values, replaced)
-    return _divided(values, arguments, _constants(traced, graph))
+    return _divided(values, arguments, parameters, _constants(traced, graph))
 
 
 def is_for_gpu(target: str) -> bool:
@@ -107,7 +109,10 @@ def _is_packed(value: Any) -> bool:
 
 
 def _divided(
-    values: FrozenValues, arguments: Sequence[fx.Node], constants: dict[str, torch.Tensor]
+    values: FrozenValues,
+    arguments: Sequence[fx.Node],
+    parameters: Sequence[int],
+    constants: dict[str, torch.Tensor],
 ) -> FrozenGraph | None:
     graph = values.graph
     once = _computed_once(values)
@@ -132,9 +137,10 @@ def _divided(
         if not node.users:
             node.meta[FOLDED] = True
     positions = tuple(arguments.index(node) for node in used)
+    kept = tuple(position for position in parameters if arguments[position].users)
     graph.lint()
     return FrozenGraph(
-        RecordedModule(graph, constants), fx.GraphModule(dict(constants), fold), positions
+        RecordedModule(graph, constants), fx.GraphModule(dict(constants), fold), positions, kept
     )
 
 

@@ -19,7 +19,7 @@ from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import AttentionFacts, TargetFacts, all_targets, target_facts
 from optimizer_svc.passes.choose_attention import choose_attention
 from optimizer_svc.pipeline import optimize
-from tests.support.compiled_kernels import run_targets
+from tests.support.compiled_kernels import run_targets, unless_it_runs
 from tests.support.contraction_programs import run
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compile_here
@@ -130,39 +130,45 @@ graph prims 1
 %1: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "k"
 %2: bf16[1, 2, 5, 8]@[80, 40, 8, 1] = input "v"
 %3: bf16[1, 1, 1, 5]@[5, 5, 5, 1] = input "mask"
-%6: f32[1, 4, 1, 8] = convert(%0; dtype=f32) from [0]
-%7: f32[1, 2, 2, 8] = reshape(%6; shape=[{1}, {2}, {2}, {8}]) from [0]
-%8: f32[1, 2, 5, 8] = convert(%1; dtype=f32) from [0]
-%9: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%7; dims=[0, 1, 2, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
-%10: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%8; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
-%11: f32[1, 2, 2, 5, 8] = mul(%9, %10) from [0]
-%12: f32[1, 2, 2, 5] = sum(%11; dims=[4]) from [0]
-%13: f32[1, 2, 2, 5] = full(; dtype=f32, shape=[{1}, {2}, {2}, {5}], value=0.5) from [0]
-%14: f32[1, 2, 2, 5] = mul(%12, %13) from [0]
-%15: f32[1, 1, 1, 5] = convert(%3; dtype=f32) from [0]
-%16: f32[1, 1, 1, 5] = reshape(%15; shape=[{1}, {1}, {1}, {5}]) from [0]
-%17: f32[1, 2, 2, 5] = broadcast_in_dim(%16; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}]) from [0]
-%18: f32[1, 2, 2, 5] = add(%14, %17) from [0]
-%19: f32[1, 2, 2] = amax(%18; dims=[3]) from [0]
-%20: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=-inf) from [0]
-%21: bool[1, 2, 2] = eq(%19, %20) from [0]
-%22: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=0.0) from [0]
-%23: f32[1, 2, 2] = where(%21, %22, %19) from [0]
-%24: f32[1, 2, 2, 5] = broadcast_in_dim(%23; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {5}]) from [0]
-%25: f32[1, 2, 2, 5] = sub(%18, %24) from [0]
-%26: f32[1, 2, 2, 5] = exp(%25) from [0]
-%27: f32[1, 2, 2] = sum(%26; dims=[3]) from [0]
-%28: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=1.0) from [0]
-%29: f32[1, 2, 2] = where(%21, %28, %27) from [0]
-%30: f32[1, 2, 5, 8] = convert(%2; dtype=f32) from [0]
-%31: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%26; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
-%32: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%30; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
-%33: f32[1, 2, 2, 5, 8] = mul(%31, %32) from [0]
-%34: f32[1, 2, 2, 8] = sum(%33; dims=[3]) from [0]
-%35: f32[1, 2, 2, 8] = broadcast_in_dim(%29; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {8}]) from [0]
-%36: f32[1, 2, 2, 8] = div(%34, %35) from [0]
-%37: f32[1, 4, 1, 8] = reshape(%36; shape=[{1}, {4}, {1}, {8}]) from [0]
-%4: bf16[1, 4, 1, 8] = convert(%37; dtype=bf16) from [0]
+%7: f32[1, 4, 1, 8] = convert(%0; dtype=f32) from [0]
+%8: f32[1, 2, 2, 8] = reshape(%7; shape=[{1}, {2}, {2}, {8}]) from [0]
+%9: f32[1, 2, 5, 8] = convert(%1; dtype=f32) from [0]
+%10: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%8; dims=[0, 1, 2, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%11: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%9; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%12: f32[1, 2, 2, 5, 8] = mul(%10, %11) from [0]
+%13: f32[1, 2, 2, 5] = sum(%12; dims=[4]) from [0]
+%14: f32[1, 2, 2, 5] = full(; dtype=f32, shape=[{1}, {2}, {2}, {5}], value=0.5) from [0]
+%15: f32[1, 2, 2, 5] = mul(%13, %14) from [0]
+%16: f32[1, 1, 1, 5] = convert(%3; dtype=f32) from [0]
+%17: f32[1, 1, 1, 5] = reshape(%16; shape=[{1}, {1}, {1}, {5}]) from [0]
+%18: f32[1, 2, 2, 5] = broadcast_in_dim(%17; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}]) from [0]
+%19: f32[1, 2, 2, 5] = add(%15, %18) from [0]
+%20: f32[1, 2, 2, 5] = full(; dtype=f32, shape=[{1}, {2}, {2}, {5}], value=-inf) from [0]
+%21: bool[1, 2, 2, 5] = ne(%18, %20) from [0]
+%6: f32[1, 2, 2, 5] = where(%21, %19, %20) from [0]
+%22: f32[1, 2, 2] = amax(%6; dims=[3]) from [0]
+%23: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=-inf) from [0]
+%24: bool[1, 2, 2] = eq(%22, %23) from [0]
+%25: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=0.0) from [0]
+%26: f32[1, 2, 2] = where(%24, %25, %22) from [0]
+%27: f32[1, 2, 2, 5] = broadcast_in_dim(%26; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {5}]) from [0]
+%28: f32[1, 2, 2, 5] = sub(%6, %27) from [0]
+%29: f32[1, 2, 2, 5] = exp(%28) from [0]
+%30: f32[1, 2, 2] = sum(%29; dims=[3]) from [0]
+%31: f32[1, 2, 2] = full(; dtype=f32, shape=[{1}, {2}, {2}], value=1.0) from [0]
+%32: f32[1, 2, 2] = where(%24, %31, %30) from [0]
+%33: f32[1, 2, 5, 8] = convert(%2; dtype=f32) from [0]
+%34: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%29; dims=[0, 1, 2, 3], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%35: f32[1, 2, 2, 5, 8] = broadcast_in_dim(%33; dims=[0, 1, 3, 4], shape=[{1}, {2}, {2}, {5}, {8}]) from [0]
+%36: f32[1, 2, 2, 5, 8] = mul(%34, %35) from [0]
+%37: f32[1, 2, 2, 5, 8] = full(; dtype=f32, shape=[{1}, {2}, {2}, {5}, {8}], value=0.0) from [0]
+%38: bool[1, 2, 2, 5, 8] = ne(%34, %37) from [0]
+%39: f32[1, 2, 2, 5, 8] = where(%38, %36, %37) from [0]
+%40: f32[1, 2, 2, 8] = sum(%39; dims=[3]) from [0]
+%41: f32[1, 2, 2, 8] = broadcast_in_dim(%32; dims=[0, 1, 2], shape=[{1}, {2}, {2}, {8}]) from [0]
+%42: f32[1, 2, 2, 8] = div(%40, %41) from [0]
+%43: f32[1, 4, 1, 8] = reshape(%42; shape=[{1}, {4}, {1}, {8}]) from [0]
+%4: bf16[1, 4, 1, 8] = convert(%43; dtype=bf16) from [0]
 %5: bf16[1, 4, 1, 8] = neg(%4) from [1]
 return %5: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
 """,
@@ -206,6 +212,7 @@ def masks() -> dict[str, Tensor | None]:
         "added": added,
         "of heads": torch.randn(1, H, 1, KEYS),
         "of one batch": torch.where(seen, 0.0, -torch.inf)[None, None, None],
+        "with gaps": torch.rand(B, H, 1, KEYS) < 0.6,
     }
 
 
@@ -226,6 +233,42 @@ def test_one_query_is_attended_as_exactly_as_by_the_framework(
     exact = attend(*(a.double() for a in args), wide)
     errors = [(y.double() - exact).abs().max().item() for y in (ours, attend(*args, mask))]
     assert errors[0] <= max(4 * errors[1], TYPES[dtype])
+
+
+CACHE_TARGETS = [
+    *run_targets(),
+    pytest.param(PAIRS := "cpu:x86-64-v4-bf16-amd", marks=unless_it_runs(PAIRS)),
+]
+
+
+@pytest.mark.parametrize("target", CACHE_TARGETS)
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("groups", [2, H])
+def test_what_a_mask_hides_is_not_read(target: str, dtype: torch.dtype, groups: int) -> None:
+    """A cache has room for more keys: what is there, also NaN, changes nothing."""
+    torch.manual_seed(0)
+    query, cache = torch.randn(B, H, 1, 64).to(dtype), torch.randn(2, B, groups, KEYS, 64)
+    key, value = cache.to(dtype)
+    seen = torch.arange(KEYS) < torch.tensor([[5], [31]])
+    mask, counts = seen[:, None, None], Counts()
+    fill = torch.where(seen, 0.0, torch.nan).to(dtype)[:, None, :, None]
+    ours, _ = run(attending(target), counts, attend, query, key + fill, value + fill, mask)
+    assert not counts.externs
+    exact = attend(query.double(), key.double(), value.double(), mask)
+    eager = attend(query, key, value, mask)
+    errors = [(y.double() - exact).abs().max().item() for y in (ours, eager)]
+    assert errors[0] <= max(4 * errors[1], TYPES[dtype])
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_scores_that_are_no_numbers_are_those_of_the_framework(target: str) -> None:
+    """Only the mask hides keys: NaN that a query sees is a result."""
+    query, key, value = heads(torch.float32)
+    key[1, 0, 3], mask = torch.nan, masks()["bool"]
+    assert mask is not None
+    ours, _ = run(attending(target), Counts(), attend, query, key, value, mask)
+    torch.testing.assert_close(ours, attend(query, key, value, mask), equal_nan=True)
+    assert ours.isnan().any()
 
 
 def masks_of_queries() -> dict[str, Tensor | None]:

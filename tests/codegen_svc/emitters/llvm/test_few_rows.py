@@ -180,7 +180,7 @@ def test_rows_that_no_cache_holds_are_taken_in_blocks(n: int) -> None:
     division = sums.division
     assert division.groups > 1
     # Threads share the units.
-    assert n >= 32 * division.unit_results
+    assert n >= 16 * division.unit_results
     block_terms = division.block_steps * division.vectors * sums.vector_terms
     assert 8 * block_terms * 4 <= 16384
     assert division.groups * division.together * 8 * division.vectors * 64 <= 32768

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kernelfarm.client import counters
+from kernelfarm.client.freezing import constants
 from kernelfarm.client.freezing.constants import FrozenWarning
 from tests.support.frozen_calls import FrozenCalls
 
@@ -80,3 +81,18 @@ def test_parameters_that_were_made_in_inference_mode_have_no_counter() -> None:
         torch.testing.assert_close(calls(x), layer(x))
         layer.weight = nn.Parameter(layer.weight * 2)
         torch.testing.assert_close(calls(x), layer(x))
+
+
+def test_weights_that_calls_read_are_moved_to_huge_pages_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moved: list[torch.Tensor] = []
+    monkeypatch.setattr(constants, "move_to_huge_pages", moved.extend)
+    layer, x, scale = nn.Linear(80, 90), torch.randn(3, 80), nn.Parameter(torch.randn(90))
+    layer.register_parameter("scale", scale)
+    calls = FrozenCalls(lambda layer, x: (layer(x) * layer.scale) @ torch.exp(layer.scale))
+    for _ in range(2):
+        calls(layer, x)
+    exact = torch.exp(scale.detach())
+    assert any(tensor is scale for tensor in moved)
+    assert sum(tensor.shape == (90,) and torch.equal(tensor, exact) for tensor in moved) == 1
