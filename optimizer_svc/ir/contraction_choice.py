@@ -42,8 +42,7 @@ class ContractionChoice:
     channels), or (images, down, across, channels), whose rows memory holds. Convolutions by windows
     have `weights`, too: values (results, down, across, channels). The pixels of the first
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
-    `rows` has the matrix of a convolution of one pixel that a GPU computes, by its result: a value
-    (pixels, channels) whose rows memory holds. `masked` has the scores of attention whose kernels
+    `masked` has the scores of attention whose kernels
     read no keys that a mask hides, by its result: a value in memory, whose `strides` are stated.
     """
 
