@@ -4,20 +4,22 @@
     extern convolution_backward(g, x, w)   ->  extern template(g, w as (down, across, c)),
                                                sum(extern template(g, x); programs), sum(g; pixels)
 
-Memory holds the weight in the templates' order: a kernel turns it in each call.
+Memory holds the weight in the templates' order: a kernel turns it in each call. An image that is
+another one with zeros around it is not stored: a template reads no pixel outside of an image.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import ZERO, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.depthwise import GRADIENTS
-from optimizer_svc.analysis.graph_facts import graph_facts, operands
+from optimizer_svc.analysis.depthwise_operands import has_last_channels
+from optimizer_svc.analysis.graph_facts import GraphFacts, exprs_attr, graph_facts, operands
 from optimizer_svc.analysis.templates import DEPTHWISE, DEPTHWISE_IMAGE, DEPTHWISE_WEIGHT
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.depthwise_prims import with_prims
@@ -30,26 +32,53 @@ def compute_depthwise(graph: Graph, depthwise: ContractionChoice) -> Graph:
         return with_prims(graph, depthwise)
     if not depthwise.results:
         return graph
-    writer = _Writer(graph_facts(graph))
+    facts = graph_facts(graph)
+    writer = _Writer(facts)
     for node in graph.nodes:
         if depthwise.results.isdisjoint(node.results):
             writer.nodes.append(node)
         elif node.attr("op") == GRADIENTS:
             writer.compute_gradients(node, depthwise.parts[node.results[0]])
         else:
-            writer.compute(node)
+            writer.compute(node, _padding(facts, operands(node)[0]))
     return replace(graph, nodes=tuple(writer.nodes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Padding:
+    """The image within zeros, and the pixels (down, across) that it begins behind them."""
+
+    image: int
+    low: tuple[int, int]
+
+
+def _padding(facts: GraphFacts, value: int) -> _Padding | None:
+    """The image that a value is with zeros around it; None if it is none that templates read."""
+    node = facts.producers.get(value)
+    if node is None or node.op != "pad" or node.attr("value") != 0:
+        return None
+    (image,) = operands(node)
+    low, high = (exprs_attr(node, name) for name in ("low", "high"))
+    is_of_pixels = all(extent is ZERO for extent in (*low[:2], *high[:2]))
+    if not is_of_pixels or not all(extent.is_constant for extent in low):
+        return None
+    if not has_last_channels(facts.types[image]):
+        return None
+    return _Padding(image, (low[2].constant, low[3].constant))
 
 
 class _Writer(PrimsWriter):
     """A computed convolution keeps its result, and where that lies in memory."""
 
-    def compute(self, node: Node) -> None:
-        """Appends a convolution."""
+    def compute(self, node: Node, padding: _Padding | None) -> None:
+        """Appends a convolution of an image, or of the one within its `padding`."""
         spend(16)
         image, weight, *biases = operands(node)
         stored = self._turned(node, weight)
-        self._by_template(node, DEPTHWISE, (image, stored, *biases), node.results, node.types)
+        made = node
+        if padding is not None:
+            image, made = padding.image, _with_padding(node, padding.low)
+        self._by_template(made, DEPTHWISE, (image, stored, *biases), node.results, node.types)
 
     def compute_gradients(self, node: Node, programs: int) -> None:
         """Appends the gradients of an image, a weight, and a bias if there is one."""
@@ -109,3 +138,13 @@ class _Writer(PrimsWriter):
             types=types,
         )
         self.nodes.append(made)
+
+
+def _with_padding(node: Node, low: tuple[int, int]) -> Node:
+    """A convolution whose windows begin so many pixels further outside."""
+    window = node.attr("window")
+    assert isinstance(window, tuple)  # it was chosen
+    strides, padding, rest = window[:2], window[2:4], window[4:]
+    moved = tuple(int(str(own)) + more for own, more in zip(padding, low, strict=True))
+    attrs = {**dict(node.attrs), "window": (*strides, *moved, *rest)}
+    return replace(node, attrs=normal_attrs(attrs))

@@ -80,6 +80,31 @@ def test_the_template_gives_the_convolution(form: Form) -> None:
     assert not any(isinstance(step, ExternCall) for step in program.plan.steps)
 
 
+@pytest.mark.parametrize("around", [(0, 1, 0, 1), (1, 2, 2, 0), (3, 0, 0, 3)], ids=str)
+def test_an_image_with_zeros_around_it_is_not_stored(around: tuple[int, ...]) -> None:
+    """As models do whose padding is uneven: more pixels behind an image than before it."""
+    form = Form(stride=(2, 2), padding=(0, 1), pixels=(9, 14))
+
+    def padded(image: Tensor, weight: Tensor) -> Tensor:
+        return form.convolve(functional.pad(functional.silu(image), around), weight)
+
+    program = check_by_interpreter(padded, form.operands(), TARGET)
+    assert len(templates(program)) == 1
+    sizes = [param.size_elems.as_int() for kernel in program.kernels for param in kernel.params]
+    assert max(sizes) == form.operands()[0].numel()
+
+
+def test_padding_by_other_numbers_is_a_kernel() -> None:
+    form = Form(padding=(0, 0))
+
+    def padded(image: Tensor, weight: Tensor) -> Tensor:
+        return form.convolve(functional.pad(image, (0, 1, 0, 1), value=2.0), weight)
+
+    program = check_by_interpreter(padded, form.operands(), TARGET)
+    sizes = [param.size_elems.as_int() for kernel in program.kernels for param in kernel.params]
+    assert max(sizes) > form.operands()[0].numel()
+
+
 @pytest.mark.parametrize(
     ("columns", "stride", "width"),
     [(7, 1, 7), (14, 1, 14), (28, 2, 4), (8, 1, 8), (9, 1, 2), (64, 1, 16), (9, 4, 1)],

@@ -17,6 +17,7 @@ from codegen_svc.emitters.triton.product_search import (
     FACTOR_BYTES,
     fits_chip,
     fits_registers,
+    has_functions_behind,
     many_row_tilings,
 )
 from codegen_svc.emitters.triton.tensor_maps import tensor_maps
@@ -44,6 +45,7 @@ _STAGES = 4
 _MIN_POINTS = 16
 _USUAL_PROGRAMS = 108
 _WIDE_BITS = 64
+_SHARED_WARPS = 4
 _PIXELS = (16, 32, 64, 128, 256)
 _NO_TILES = 1 << 31
 # CUDA Driver API, CUtensorMapSwizzle: the longest rows of a box that are permuted.
@@ -121,10 +123,11 @@ def _with_maps(kernel: Kernel, found: Contraction, tiling: Tiling, target: Targe
 
 
 def _persistent(kernel: Kernel, tiling: Tiling, gpu: GpuFacts) -> Tiling:
-    """The tiling with a program for each multiprocessor, if there are more tiles."""
+    """The tiling with one program or two for each multiprocessor, if there are more tiles."""
     tiles = program_count(kernel, tiling).as_int()
-    is_many = 0 < gpu.multiprocessors < tiles
-    return replace(tiling, programs=gpu.multiprocessors if is_many else 0)
+    is_shared = has_functions_behind(kernel) and tiling.num_warps == _SHARED_WARPS
+    programs = gpu.multiprocessors * (2 if is_shared else 1)
+    return replace(tiling, programs=programs if 0 < programs < tiles else 0)
 
 
 def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: int) -> Tiling:

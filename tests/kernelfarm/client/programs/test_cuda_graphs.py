@@ -162,6 +162,21 @@ def test_a_dynamo_graph_and_its_trace_have_the_same_static_inputs() -> None:
     assert "self.cache.sin()" in str(facts[GraphUse.INFERENCE].origins[0])
 
 
+def test_constants_of_a_frozen_graph_keep_their_memory() -> None:
+    """They are arguments behind those of Dynamo's graph."""
+    before, made = torch.fx.Graph(), torch.fx.Graph()
+    for graph, names in ((before, ("x", "w")), (made, ("x", "w", "frozen0", "frozen1"))):
+        for name in names:
+            graph.placeholder(name)
+        graph.output(())
+    module = torch.fx.GraphModule({}, before)
+    weight = module.graph.find_nodes(op="placeholder")[1]
+    weight.meta["tensor_dict"] = {"_dynamo_static_input_type": "unguarded"}
+    use = RecordedUse(GraphUse.INFERENCE)
+    assert use.facts_of_recorded(made, module).static == (1, 2, 3)
+    assert use.facts_of_recorded(before, module).static == (1,)
+
+
 def test_a_program_of_kernels_and_products_is_recorded() -> None:
     program = externs_of(lambda x: (x @ x).sin(), torch.ones(3, 3))
     assert reason(program, 7) == ("", "")
