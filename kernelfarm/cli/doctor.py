@@ -118,7 +118,7 @@ def _tuned_as(gpus: int) -> str:
     names = [timer.device()]
     for number in range(gpus):
         try:
-            names.append(by_device(torch.device("cuda", number)).loader.timer().device())
+            names.append(by_device(torch.device(number)).loader.timer().device())
         except KernelfarmError as error:
             names.append(str(error))
     return "\n".join(dict.fromkeys(names))

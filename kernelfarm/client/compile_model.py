@@ -15,6 +15,7 @@ from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.client.farm.compiled_program import CompiledProgram, StageContent
 from kernelfarm.client.freezing.constants import FrozenConstants
 from kernelfarm.client.freezing.exported import freeze_exported
+from kernelfarm.client.freezing.frozen_graph import can_be_frozen
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.programs.loaded import load_program, tuning_policy
 from kernelfarm.client.programs.saved_files import save_programs
@@ -28,7 +29,6 @@ from kernelfarm.ir.product_choice import ProductChoice
 if TYPE_CHECKING:
     from kernelfarm.client.farm.tuning_client import FarmTuning
 
-_FROZEN_VENDORS = ("cpu:", "cuda:", "rocm:")
 _DEFAULTS = CompileOptions()
 
 
@@ -185,12 +185,9 @@ def compile_exported(
     target_names = list(targets) if targets else [device_support(torch.device("cpu")).target]
     constants = None
     if is_frozen:
-        others = [name for name in target_names if not name.startswith(_FROZEN_VENDORS)]
+        others = [name for name in target_names if not can_be_frozen(name)]
         if others:
-            raise CallerError(
-                f"freezing: target {others[0]}; expected processors (cpu:...) or GPUs (cuda:...,"
-                " rocm:...)"
-            )
+            raise CallerError(f"freezing: target {others[0]}; expected processors or GPUs")
         captured, constants = freeze_exported(exported, target_names, options.products)
         exported = replace(exported, captured=captured)
     programs = client.compile(

@@ -92,6 +92,12 @@ def freeze_graph(
     return _divided(values, arguments, parameters, _constants(traced, graph))
 
 
+def can_be_frozen(target: str) -> bool:
+    """True for the target of a processor or of a GPU."""
+    facts = target_facts(target)
+    return facts.gpu is not None or facts.processor is not None
+
+
 def is_for_gpu(target: str) -> bool:
     """True for the target of a GPU."""
     return target_facts(target).gpu is not None
