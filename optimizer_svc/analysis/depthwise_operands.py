@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
+from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of
 from kernelfarm.ir.depthwise import DepthwiseShape, refusal
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
 from kernelfarm.targets import DepthwiseFacts
 from optimizer_svc.analysis.depthwise import Depthwise
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
+from optimizer_svc.analysis.storages import existing_storages
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, view_between
 from optimizer_svc.analysis.verdicts import Refused
 
@@ -82,3 +83,16 @@ def _steps(facts: GraphFacts, value: int, axis: int) -> Expr | None:
     strides = tensor.strides or contiguous_strides(tensor.shape)
     view = view_between(facts, value, StridedView(base, tensor.shape, strides))
     return None if isinstance(view, Refused) else view.strides[axis]
+
+
+def has_window_order(facts: GraphFacts, weight: int) -> bool:
+    """True if a weight (c, 1, down, across) is a whole input that lies as (down, across, c)."""
+    base = facts.base_of(weight)
+    if not facts.is_storage(base) or facts.numel(base) is not facts.numel(weight):
+        return False
+    view = view_between(facts, weight, existing_storages(facts)[base].whole())
+    if isinstance(view, Refused) or view.offset is not ZERO:
+        return False
+    channels, _, *sides = facts.types[weight].shape
+    inner, *steps = contiguous_strides((*sides, channels))[::-1]
+    return (view.strides[0], *view.strides[:1:-1]) == (inner, *steps)

@@ -18,7 +18,7 @@ from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_stri
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.depthwise import GRADIENTS
-from optimizer_svc.analysis.depthwise_operands import has_last_channels
+from optimizer_svc.analysis.depthwise_operands import has_last_channels, has_window_order
 from optimizer_svc.analysis.graph_facts import GraphFacts, exprs_attr, graph_facts, operands
 from optimizer_svc.analysis.templates import DEPTHWISE, DEPTHWISE_IMAGE, DEPTHWISE_WEIGHT
 from optimizer_svc.ir.contraction_choice import ContractionChoice
@@ -70,6 +70,10 @@ def _padding(facts: GraphFacts, value: int) -> _Padding | None:
 class _Writer(PrimsWriter):
     """A computed convolution keeps its result, and where that lies in memory."""
 
+    def __init__(self, facts: GraphFacts) -> None:
+        super().__init__(facts)
+        self._facts = facts
+
     def compute(self, node: Node, padding: _Padding | None) -> None:
         """Appends a convolution of an image, or of the one within its `padding`."""
         spend(16)
@@ -110,10 +114,12 @@ class _Writer(PrimsWriter):
         self.finish(of_bias, "convert", found, dtype=of_bias.types[0].dtype)
 
     def _turned(self, node: Node, weight: int) -> int:
-        """Appends a weight in memory as (down, across, channels)."""
+        """Appends a weight in memory as (down, across, channels); a frozen one may be there so."""
         channels, _, *sides = self.types[weight].shape
         turned = self.add(node, "reshape", weight, shape=(channels, *sides))
         turned = self.add(node, "permute", turned, dims=(1, 2, 0))
+        if has_window_order(self._facts, weight):
+            return turned
         return self.add(node, "convert", turned, dtype=self.types[weight].dtype)
 
     def _by_template(

@@ -45,7 +45,9 @@ def order_window(values: FrozenValues, node: fx.Node, found: FrozenConvolution) 
     channels, _, *sides = value.shape
     with values.graph.inserting_before(node):
         ordered = values.call(
-            ordered_window, (found.weight,), values.empty((*sides, channels), value.dtype)
+            ordered_window,
+            (found.weight,),
+            values.empty((*sides, channels), value.dtype, value.device),
         )
         view = _view(values, _aten.permute.default, ordered, [2, 0, 1])
         view = _view(values, _aten.unsqueeze.default, view, 1)

@@ -27,9 +27,12 @@ class FrozenConvolution(NamedTuple):
 
 
 def frozen_convolution(
-    values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype]
+    values: FrozenValues, node: fx.Node, types: frozenset[torch.dtype] | None
 ) -> FrozenConvolution | None:
-    """The convolution that a node computes; None if it is none, or of elements of no such type."""
+    """The convolution that a node computes; None if it is none.
+
+    With `types`, its operands are on a processor, and their elements have one of these types.
+    """
     if node.target is not _aten.convolution.default:
         return None
     args: Any = node.args
@@ -40,9 +43,8 @@ def frozen_convolution(
         image, weight, bias, _pair(stride), _pair(padding), _pair(dilation), groups
     )
     operands = [value_of(n) for n in (image, weight, bias) if n is not None]
-    if value_of(image).dim() != _IMAGE_RANK or not have_one_type(operands, types):
-        return None
-    return found
+    is_known = types is None or have_one_type(operands, types)
+    return found if value_of(image).dim() == _IMAGE_RANK and is_known else None
 
 
 def have_one_type(operands: Sequence[torch.Tensor], types: frozenset[torch.dtype]) -> bool:

@@ -23,6 +23,7 @@ from kernelfarm.client.freezing.spread_layouts import NotFrozenError, spread_lay
 from kernelfarm.client.freezing.use_winograd import use_winograd
 from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
 from kernelfarm.client.freezing.widen_convolutions import widen_convolutions
+from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
 from kernelfarm.ir.product_choice import ProductChoice
@@ -79,7 +80,8 @@ def freeze_graph(
     fold_norms(values)
     operators = packed_operators()
     if is_for_gpu(target) if target else values.is_on_gpu:
-        spread_layouts(values, order_windows(values))
+        facts = target_facts(target or device_support(torch.device("cuda")).target)
+        spread_layouts(values, order_windows(values, facts))
     elif operators is not None:
         facts = target_facts(target or host_cpu_target())
         if products is ProductChoice.LIBRARY:

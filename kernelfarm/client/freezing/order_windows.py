@@ -1,8 +1,8 @@
 """Gives convolutions on a GPU frozen weights whose channels are adjacent in memory.
 
 So do the farm's kernels and the framework's library read them there; otherwise each call turns
-them. The farm sees the order in the weight's strides. The result of such a convolution is channels
-last, too, as PyTorch decides.
+them. The farm sees the order in the weight's strides. The result of a convolution by such a weight
+is channels last, too, as PyTorch decides. Only kernels read depthwise weights in their order.
 """
 
 from __future__ import annotations
@@ -10,18 +10,26 @@ from __future__ import annotations
 import torch
 from torch import fx
 
+from kernelfarm.client.freezing.depthwise_weights import order_window
+from kernelfarm.client.freezing.frozen_convolutions import FrozenConvolution, frozen_convolution
 from kernelfarm.client.freezing.values import FrozenValues, value_of
+from kernelfarm.targets import TargetFacts
 
 _CONVOLUTION = torch.ops.aten.convolution.default
 _WEIGHT, _TRANSPOSED, _GROUPS = 1, 6, 8
 _RANK = 4
 
 
-def order_windows(values: FrozenValues) -> dict[fx.Node, torch.Tensor]:
-    """Orders the weights of convolutions by windows of several pixels, without groups.
+def order_windows(values: FrozenValues, target: TargetFacts) -> dict[fx.Node, torch.Tensor]:
+    """Orders the weights of convolutions without groups, and of depthwise ones by kernels.
 
     The result has what was traced for the nodes whose values have another layout now.
     """
+    if target.depthwise_template is not None:
+        for node in [*values.graph.nodes]:
+            found = _depthwise(values, node)
+            if found is not None:
+                order_window(values, node, found)
     ordered: dict[fx.Node, fx.Node] = {}
     replaced: dict[fx.Node, torch.Tensor] = {}
     for node in [*values.graph.nodes]:
@@ -40,6 +48,16 @@ def order_windows(values: FrozenValues) -> dict[fx.Node, torch.Tensor]:
             args = fx.map_arg(node.args, value_of)
             node.meta["val"] = _CONVOLUTION(*args)
     return replaced
+
+
+def _depthwise(values: FrozenValues, node: fx.Node) -> FrozenConvolution | None:
+    """The depthwise convolution of a node by a frozen weight; None if it is none."""
+    found = frozen_convolution(values, node, None)
+    if found is None or value_of(found.weight).shape[1] != 1:
+        return None
+    channels = value_of(found.image).shape[1]
+    is_single = value_of(found.weight).shape[0] == channels
+    return found if is_single and found.groups == channels > 1 else None
 
 
 def with_last_channels(weight: torch.Tensor) -> torch.Tensor:

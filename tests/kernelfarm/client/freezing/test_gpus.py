@@ -75,6 +75,29 @@ def test_a_frozen_program_copies_no_weight(block: Block) -> None:
     assert len(program.plan.steps) <= 4
 
 
+def test_a_frozen_depthwise_weight_is_in_the_order_of_the_template() -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(32, 32, 5, padding=2, stride=2, groups=32).eval().bfloat16()
+    x = image().contiguous(memory_format=torch.channels_last)
+    target = target_facts(TARGET)
+    frozen, inputs = frozen_one(layer, TARGET, x)
+    (weight,) = (
+        n.meta["val"]
+        for n in frozen.module.graph.find_nodes(op="placeholder")
+        if n.name.startswith("frozen")
+    )
+    assert weight.shape == (5, 5, 32) and weight.is_contiguous()
+    low = decompose_to_prims(
+        captured_frozen(frozen).graph, max_sorted_elems=target.max_sorted_elems
+    )
+    program = optimize(low.graph, target).program
+    assert len(program.plan.steps) == 1  # nothing turns the weight
+    with torch.no_grad():
+        constants = frozen.fold(*(inputs[position] for position in frozen.parameters))
+        (ours,) = fx.GraphModule({}, frozen.module.graph)(*inputs, *constants)
+        torch.testing.assert_close(ours, layer(x))
+
+
 def test_a_frozen_graph_gives_what_the_model_gives(block: Block) -> None:
     """Its results have the model's layout, whatever that of the convolutions in it is."""
     frozen, inputs = frozen_one(block, TARGET, image())
