@@ -1,0 +1,76 @@
+"""Convolutions by windows on Hopper: instructions for matrices, and boxes that hardware copies."""
+
+from __future__ import annotations
+
+import pytest
+
+from codegen_svc.backends.contract import built_variants
+from codegen_svc.backends.registry import find_backend
+from kernelfarm.ir.artifact import BuiltKernel
+from kernelfarm.ir.text import parse_kernel
+from kernelfarm.targets import target_facts
+
+# 64 images of 64 channels and 16 x 16 pixels by 3 x 3 pixels with a stride of 2 and padding.
+STRIDED = """\
+kernel convolution
+param in in0: bf16[1048576]
+param in in1: bf16[73728]
+param in in2: bf16[128]
+param out out0: bf16[524288]
+for d0 in 64
+for d1 in 8
+for d2 in 8
+for d3 in 128
+reduce r0 in 3
+reduce r1 in 3
+reduce r2 in 64
+  %0: bf16 = 0.0
+  %1: i64 = index 2*d1 + r0
+  %2: i64 = 1
+  %3: bool = ge %1, %2
+  %4: i64 = index 2*d2 + r1
+  %5: bool = ge %4, %2
+  %6: bool = logical_and %3, %5
+  %7: bf16 = load in0[16384*d0 + 2048*d1 + 128*d2 + 1024*r0 + 64*r1 + r2 - 1088] if %6 else %0
+  %8: f32 = convert %7
+  %9: bf16 = load in1[576*d3 + 192*r0 + 64*r1 + r2]
+  %10: f32 = convert %9
+  %11: f32 = mul %8, %10
+  %12: f32 = sum %11
+  %13: bf16 = load in2[d3]
+  %14: f32 = convert %13
+  %15: f32 = add %12, %14
+  %16: f32 = 0.0
+  %17: f32 = maximum %15, %16
+  %18: bf16 = convert %17
+  store out0[8192*d0 + 1024*d1 + 128*d2 + d3] = %18
+"""
+
+
+def built(target: str) -> tuple[BuiltKernel, ...]:
+    vendor = target.partition(":")[0]
+    return built_variants(find_backend(vendor), parse_kernel(STRIDED), target_facts(target))
+
+
+def test_hopper_multiplies_boxes_of_pixels_from_shared_memory() -> None:
+    aligned, general = built("cuda:sm_90a")
+    (weight, image) = aligned.launch.tensor_maps
+    assert (weight.extents, weight.steps) == ((128, 576), ())
+    # The last row and column of the image are read, and no more: padding on one side is enough.
+    assert image.extents == (64, 16, 16, 64)
+    assert image.steps == (1, 2, 2, 1)
+    texts = {stage.name: stage.content for stage in aligned.stages}
+    ptx = texts["ptx"].decode()
+    assert "cp.async.bulk.tensor.4d" in ptx
+    assert "wgmma.mma_async" in ptx
+    # Neither factor goes through registers on its way to the instruction.
+    assert "ldmatrix" not in ptx
+    assert not aligned.launch.spills
+    assert not general.launch.tensor_maps
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942"])
+def test_other_chips_read_pixels_by_pointers(target: str) -> None:
+    for variant in built(target):
+        assert not variant.launch.tensor_maps
+        assert dict(variant.launch.extras)["form"] == "product"
