@@ -36,7 +36,7 @@ from tests.support.farm import TIMEOUT_S, Farm, wait_until
 from tests.support.tampering_proxy import TamperingFarm
 from tests.support.traced_graphs import traced_one
 
-_widths = iter(range(128, 4096, 16))
+_widths = iter(range(128, 1024, 16))
 
 
 class Layer(nn.Module):
