@@ -73,6 +73,8 @@ def main() -> int:
     parser.add_argument("--frozen", action="store_true")
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
+    if options.frozen and (trained := sorted(set(options.models) & set(TRAINED))):
+        parser.error(f"--frozen is for inference; name models without {', '.join(trained)}")
     warnings.simplefilter("ignore")
     return (build if options.command == "build" else run)(options)
 

@@ -23,6 +23,8 @@ _EVEN_CHANNELS = 8
 # stored and read as fast as memory moves 8 bytes, and another launch takes 2.5 microseconds.
 _TILE, _HALF_TILE = 128, 0.66
 _LAUNCH_CYCLES, _SLICE_CYCLES = 4500, 8 / 2300
+_MOST_SLICES = 25
+"""Windows of 3 x 3 pixels were timed, of 5 x 5 compiled."""
 _LEAST_TERMS = 32
 """Judgement: the fewest terms of a step of a sum that hide its own instructions."""
 
@@ -119,9 +121,10 @@ def split_taps(window: MovedWindow, weight: TensorType, result: TensorType, gpu:
     """The number of axes of a window, rows first, whose pixels are slices of the sum.
 
     With slices, more tiles are computed at the same time, if there are few. But a kernel stores
-    their sums, and another one adds them.
+    their sums, and another one adds them: code and memory grow with their number.
     """
-    return min(range(3), key=lambda count: _cycles(window, weight, result, gpu, count))
+    counts = [count for count in range(3) if prod(window.sides[:count]) <= _MOST_SLICES]
+    return min(counts, key=lambda count: _cycles(window, weight, result, gpu, count))
 
 
 def _cycles(

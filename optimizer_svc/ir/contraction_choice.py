@@ -42,8 +42,8 @@ class ContractionChoice:
     channels), or (images, down, across, channels), whose rows memory holds. Convolutions by windows
     have `weights`, too: values (results, down, across, channels). The pixels of the first
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
-    `masked` has the scores of attention whose kernels
-    read no keys that a mask hides, by its result: a value in memory, whose `strides` are stated.
+    `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
+    result: a value in memory, whose `strides` are stated.
     """
 
     results: frozenset[int] = frozenset()

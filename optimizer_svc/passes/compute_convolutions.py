@@ -157,6 +157,7 @@ class _Writer(ContractionWriter):
         count, shape = product_of(parts), (images, down, across, results)
         flat = self.add(node, "reshape", sums, shape=(count, *shape))
         starts, steps = (ZERO,) * len(shape), (ONE,) * (1 + len(shape))
+        spend(8 * count.constant)
         found = []
         for number in range(count.constant):
             first, last = as_expr(number), as_expr(number + 1)

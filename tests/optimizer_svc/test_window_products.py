@@ -193,6 +193,15 @@ def test_a_request_may_choose() -> None:
     windows_of(choose(ProductChoice.OWN))
 
 
+def test_a_window_of_many_pixels_has_few_slices() -> None:
+    """The estimate alone would take each pixel of a large window as a slice."""
+    form = Form(32, 16, sides=(40, 40), window=(30, 30), padding=(0, 0), has_slices=True)
+    found = optimized(form.convolve, form.operands(), any_channels(form))
+    _, windows = windows_of(found)
+    assert not windows.product.batches
+    assert sum(len(kernel.body) for kernel in found.program.kernels) < 100
+
+
 def test_a_result_before_a_reduction_is_stored_once() -> None:
     """Kernels of the reduction read it: they neither compute it again nor add its slices."""
     form = Form(has_slices=True)

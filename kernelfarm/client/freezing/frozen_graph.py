@@ -26,8 +26,9 @@ from kernelfarm.client.freezing.widen_convolutions import widen_convolutions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
+from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.product_choice import ProductChoice
-from kernelfarm.targets import FrozenProductFacts, target_facts
+from kernelfarm.targets import FrozenProductFacts, TargetFacts, target_facts
 
 LEAST_PACKED = 65536
 """Integers of a smaller tensor are computed on once, as those of tables of positions."""
@@ -79,9 +80,8 @@ def freeze_graph(
     values = FrozenValues(graph, frozen, mode)
     fold_norms(values)
     operators = packed_operators()
-    if is_for_gpu(target) if target else values.is_on_gpu:
-        facts = target_facts(target or device_support(torch.device("cuda")).target)
-        spread_layouts(values, order_windows(values, facts))
+    if is_for_gpu(target) if target else values.gpu is not None:
+        spread_layouts(values, order_windows(values, _gpu_facts(target, values.gpu)))
     elif operators is not None:
         facts = target_facts(target or host_cpu_target())
         if products is ProductChoice.LIBRARY:
@@ -103,6 +103,14 @@ def can_be_frozen(target: str) -> bool:
 def is_for_gpu(target: str) -> bool:
     """True for the target of a GPU."""
     return target_facts(target).gpu is not None
+
+
+def _gpu_facts(target: str, device: torch.device | None) -> TargetFacts | None:
+    """The facts of a GPU; None if no known target runs on it, as the compilation reports then."""
+    try:
+        return target_facts(target or device_support(device or torch.device("cuda")).target)
+    except KernelfarmError:
+        return None
 
 
 def _is_packed(value: Any) -> bool:

@@ -20,12 +20,12 @@ _WEIGHT, _TRANSPOSED, _GROUPS = 1, 6, 8
 _RANK = 4
 
 
-def order_windows(values: FrozenValues, target: TargetFacts) -> dict[fx.Node, torch.Tensor]:
+def order_windows(values: FrozenValues, target: TargetFacts | None) -> dict[fx.Node, torch.Tensor]:
     """Orders the weights of convolutions without groups, and of depthwise ones by kernels.
 
     The result has what was traced for the nodes whose values have another layout now.
     """
-    if target.depthwise_template is not None:
+    if target is not None and target.depthwise_template is not None:
         for node in [*values.graph.nodes]:
             found = _depthwise(values, node)
             if found is not None:

@@ -53,10 +53,11 @@ class FrozenValues:
         return made
 
     @property
-    def is_on_gpu(self) -> bool:
-        """True if some parameters are."""
+    def gpu(self) -> torch.device | None:
+        """The GPU that holds parameters; None without one."""
         values = (value_of(node) for node in self.nodes)
-        return any(v.device.type == "cuda" for v in values if isinstance(v, torch.Tensor))
+        devices = (v.device for v in values if isinstance(v, torch.Tensor))
+        return next((device for device in devices if device.type == "cuda"), None)
 
     def empty(
         self, shape: Sequence[Any], dtype: torch.dtype, device: torch.device = _CPU
