@@ -6,11 +6,19 @@ of a call in three alternating arms: as Python calls it (Python, launches and ke
 as a CUDA graph (kernels alone). For a training step, which is not replayed, the errors are those of
 all gradients.
 
+It also reports the memory that each arm needs at most during a call, beside the model and its
+inputs: what the arm keeps between calls, and what a call allocates, with the libraries' workspaces.
+
+`--arms` picks the arms. `recorded` is kernelfarm with CUDA graphs, `reduce-overhead` is Inductor
+with them, and `max-autotune` is Inductor that measures the candidates of products and convolutions
+first. The first two are called only, not replayed. The seconds until each arm's first result are
+reported, too.
+
 With `--frozen`, inference models are frozen, by Inductor, too. Where a GPU's machine captures other
 graphs, `run` with `--json` writes them, and `build` with that file compiles them instead.
 
 Usage: python -m benchmarks.gpu_models build FOLDER [--models NAME ...] [--graphs FILE]
-       python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--no-inductor]
+       python -m benchmarks.gpu_models run FOLDER [--models NAME ...] [--json FILE] [--arms ARM ...]
        (with --frozen, both for frozen models)
 """
 
@@ -20,6 +28,7 @@ import argparse
 import copy
 import json
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,6 +53,15 @@ from tests.support.traced_graphs import recording
 
 TARGET = "cuda:sm_90a"
 DTYPES = (torch.float16, torch.bfloat16)
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "kernelfarm": ("kernelfarm", {"mode": "strict", "timeout_s": 2.0}),
+    "recorded": ("kernelfarm", {"mode": "strict", "timeout_s": 2.0, "cuda_graphs": True}),
+    "inductor": ("inductor", {}),
+    "reduce-overhead": ("inductor", {"triton.cudagraphs": True}),
+    "max-autotune": ("inductor", {"max_autotune": True, "coordinate_descent_tuning": True}),
+}
+"""The backend of each arm and its options."""
+REPLAYED = ("kernelfarm", "inductor", "max-autotune")
 ROUNDS = 5
 CALLS = 20
 
@@ -59,6 +77,8 @@ class Measured:
     largest: float = 0.0
     call_ms: dict[str, float] | None = None
     graph_ms: dict[str, float] | None = None
+    peak_mib: dict[str, float] | None = None
+    first_s: dict[str, float] | None = None
     failure: str = ""
     other_graphs: list[str] | None = None
 
@@ -71,7 +91,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--graphs", type=Path)
     parser.add_argument("--frozen", action="store_true")
-    parser.add_argument("--no-inductor", action="store_true")
+    parser.add_argument("--arms", nargs="*", choices=ARMS, default=["kernelfarm", "inductor"])
     options = parser.parse_args()
     if options.frozen and (trained := sorted(set(options.models) & set(TRAINED))):
         parser.error(f"--frozen is for inference; name models without {', '.join(trained)}")
@@ -162,7 +182,6 @@ def _step(source: RealInput, function: Callable[..., torch.Tensor]) -> Call:
 def run(options: argparse.Namespace) -> int:
     """Measures the programs of `build`; the exit status is 1 if a model failed or is less exact."""
     rows = []
-    arms = ("kernelfarm",) if options.no_inductor else ("kernelfarm", "inductor")
     print(torch.cuda.get_device_name(), torch.__version__)
     with offline(options.folder) as prepared:
         built, here = prepared.notes["transformers"], metadata.version("transformers")
@@ -175,7 +194,7 @@ def run(options: argparse.Namespace) -> int:
                 continue
             row = Measured(name, str(dtype).removeprefix("torch."))
             try:
-                _measure(row, source, arms, is_frozen=options.frozen)
+                _measure(row, source, options.arms, is_frozen=options.frozen)
             except Exception as error:  # a model that fails is one row of the table
                 row.failure = "".join(traceback.format_exception_only(error)).strip()[:600]
                 texts = [canonical_text(graph) for graph in graphs_of(source, runs=True)]
@@ -188,31 +207,56 @@ def run(options: argparse.Namespace) -> int:
     return 0 if all(_is_good(row) for row in rows) else 1
 
 
-def _measure(row: Measured, source: RealInput, arms: tuple[str, ...], *, is_frozen: bool) -> None:
+def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bool) -> None:
     is_trained = source.name in TRAINED
     exact = _exact(source)
     row.largest = float(exact.abs().max())
     calls: dict[str, Call] = {}
+    row.peak_mib, row.first_s = {}, {}
     for arm in ("eager", *arms):
         torch._dynamo.reset()
+        _start_libraries()
+        before = torch.cuda.memory_allocated()
         function: Callable[..., torch.Tensor] = source.model
         if arm != "eager":
-            stated = {"mode": "strict", "timeout_s": 2.0, "freezing": is_frozen}
-            options = stated if arm == "kernelfarm" else {"freezing": is_frozen}
-            function = torch.compile(source.model, backend=arm, options=options)
+            backend, stated = ARMS[arm]
+            options = {**stated, "freezing": is_frozen}
+            function = torch.compile(source.model, backend=backend, options=options)
         calls[arm] = _step(source, function) if is_trained else _inferred(function, source.args)
+        begin_s = time.perf_counter()
         result = calls[arm]()
-        if arm == "inductor":
-            continue
+        torch.cuda.synchronize()
+        row.first_s[arm] = time.perf_counter() - begin_s
         error = _error(_gradients(source.model) if is_trained else result, exact)
+        del result
+        source.model.zero_grad()
+        row.peak_mib[arm] = (_peak_bytes(calls[arm]) - before) / 2**20
+        source.model.zero_grad()
         if arm == "eager":
             row.eager_error = error
-        else:
+        elif arm == "kernelfarm":
             row.error = error
     row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
     if not is_trained:
-        graphs = {arm: replayed(call) for arm, call in calls.items()}
+        graphs = {a: replayed(c) for a, c in calls.items() if a in REPLAYED or a == "eager"}
         row.graph_ms = median_ms(graphs, "cuda", rounds=ROUNDS, calls=CALLS)
+
+
+def _start_libraries() -> None:
+    """Has cuBLAS allocate its workspace, which all arms share."""
+    one = torch.ones((16, 16), device="cuda", dtype=torch.bfloat16)
+    one @ one
+
+
+def _peak_bytes(call: Call) -> int:
+    """The most bytes that are allocated at a time during a call, those of before included."""
+    call()
+    call()  # what the second call keeps, as recorded graphs, counts
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
 
 
 def _exact(source: RealInput) -> torch.Tensor:
@@ -246,7 +290,12 @@ def _line(row: Measured) -> str:
     mark = "" if _is_good(row) else "  WRONG"
     times = [
         f"{word} " + " ".join(f"{arm} {ms:.3f}" for arm, ms in (found or {}).items())
-        for word, found in (("call", row.call_ms), ("graph", row.graph_ms))
+        for word, found in (
+            ("call", row.call_ms),
+            ("graph", row.graph_ms),
+            ("MiB", row.peak_mib),
+            ("first s", row.first_s),
+        )
     ]
     return f"{head} error {row.error:.2g} / {row.eager_error:.2g}{mark}; {'; '.join(times)}"
 

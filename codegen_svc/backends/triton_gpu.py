@@ -227,7 +227,8 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
     """True if nothing spills, and two programs fit a multiprocessor or one is meant to fill it."""
     tiling = attempt.tiling
-    is_meant = sorts_rows(kernel) or fills_multiprocessor(tiling) or tiling.kblock > 0
+    fills = fills_multiprocessor(tiling, target.section(GpuFacts))
+    is_meant = sorts_rows(kernel) or fills or tiling.kblock > 0
     return not attempt.usage.spills and (is_meant or not _is_alone(attempt, target))
 
 

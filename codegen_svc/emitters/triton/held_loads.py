@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from codegen_svc.emitters.triton.phases import plan_phases
-from kernelfarm.ir.loop_ir import GUIDES, Kernel, Load, Reduce, Scan, Sort, Statement
+from codegen_svc.emitters.triton.phases import Phase, plan_phases
+from kernelfarm.ir.loop_ir import (
+    GUIDES,
+    Access,
+    Kernel,
+    Load,
+    Reduce,
+    Scan,
+    Sort,
+    Statement,
+    Store,
+)
 from kernelfarm.traffic import row_loads
 
 
@@ -33,6 +43,32 @@ def reads_only(kernel: Kernel, loads: tuple[int, ...]) -> bool:
     """True if the loops load nothing but what these loads do."""
     held = [kernel.body[number] for number in loads]
     return all(each in held for each in within_loops(kernel) if isinstance(each, Load))
+
+
+def loads_ahead(kernel: Kernel) -> tuple[int, ...]:
+    """The loads of the last loop that may run ahead of its stores.
+
+    They read parameters that the kernel does not write, at places that no other load tells.
+    """
+    looping = [phase for phase in plan_phases(kernel) if phase.within or phase.reduces]
+    if not looping or not any(isinstance(s, Store) for s in _statements(kernel, looping[-1])):
+        return ()
+    held = held_loads(kernel)
+    axes = {axis.name for axis in (*kernel.outer, *kernel.reduction)}
+    known = axes | {size.name for size in kernel.sizes}
+    return tuple(
+        number
+        for number in looping[-1].within
+        if number not in held
+        and isinstance(load := kernel.body[number], Load)
+        and load.mask is None
+        and load.index.symbols <= known
+        and kernel.param(load.param).access is Access.READ
+    )
+
+
+def _statements(kernel: Kernel, phase: Phase) -> list[Statement]:
+    return [kernel.body[number] for number in phase.within]
 
 
 def bytes_of(kernel: Kernel, number: int) -> int:

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from codegen_svc.emitters.triton.accesses import STREAMED
 from codegen_svc.emitters.triton.block import Block
-from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads, reads_only
+from codegen_svc.emitters.triton.held_loads import (
+    bytes_of,
+    held_loads,
+    loads_ahead,
+    reads_only,
+)
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from codegen_svc.emitters.triton.points import reduction_point_lines
 from codegen_svc.emitters.triton.statements import reduction_text, statement_lines
@@ -53,13 +58,18 @@ def _phase_lines(
     """One loop over the pieces; `is_first` has the held loads whose values no loop used yet."""
     texts = [reduction_text(block, number) for number in phase.reduces]
     lines = [line for text in texts for line in text.initial]
+    ahead = loads_ahead(block.kernel) if is_last and block.tiling.loads_ahead else ()
+    lines += _first_lines(block, ahead)
     inner: list[str] = []
     after: list[str] = []
     for number in phase.within:
+        name = block.names[number]
+        if number in ahead:
+            inner.append(f"{name} = {name}_ahead[piece]")
+            continue
         if number not in is_first:
             inner += statement_lines(block, number)
             continue
-        name = block.names[number]
         again = _again(block, number) if not is_first[number] else ""
         inner.append(
             f"{name} = {again}({name}_row[piece])" if again else f"{name} = {name}_row[piece]"
@@ -71,7 +81,34 @@ def _phase_lines(
             after.append(f"{name}_row = {name}_next")
     for text in texts:
         inner += text.step
-    return [*lines, *_unrolled(block, inner), *after, *(f for t in texts for f in t.final)]
+    return [*lines, *_unrolled(block, inner, ahead), *after, *(f for t in texts for f in t.final)]
+
+
+def _first_lines(block: Block, ahead: tuple[int, ...]) -> list[str]:
+    """Loads of the first pieces, before the loop."""
+    if not ahead:
+        return []
+    inner = [*_piece_lines(block, "piece"), *_ahead_lines(block, ahead)]
+    starts = [f"{block.names[number]}_ahead = ()" for number in ahead]
+    return [*starts, *_static_loop(block.tiling.loads_ahead, drop_unused_axes(inner))]
+
+
+def _next_lines(block: Block, ahead: tuple[int, ...]) -> list[str]:
+    """Loads of a later piece, which no compiler would move before the stores of this one."""
+    if not ahead:
+        return []
+    by = block.tiling.loads_ahead
+    inner = [*_piece_lines(block, f"(piece + {by})"), *_ahead_lines(block, ahead)]
+    body = drop_unused_axes(inner)
+    return [f"if piece < {block.tiling.pieces - by}:", *[_STEP + line for line in body]]
+
+
+def _ahead_lines(block: Block, ahead: tuple[int, ...]) -> list[str]:
+    lines: list[str] = []
+    for number in ahead:
+        name = block.names[number]
+        lines += [*statement_lines(block, number), f"{name}_ahead = {name}_ahead + ({name},)"]
+    return lines
 
 
 def _again(block: Block, number: int) -> str:
@@ -81,12 +118,20 @@ def _again(block: Block, number: int) -> str:
     return "kf_again" if bytes_of(block.kernel, number) == 2 else "kf_again_word"
 
 
-def _unrolled(block: Block, inner: list[str]) -> list[str]:
-    points = [
-        "roffset = piece * RBLOCK",
+def _unrolled(block: Block, inner: list[str], ahead: tuple[int, ...] = ()) -> list[str]:
+    """A loop over the pieces; `ahead` are loads that run ahead of it."""
+    body = drop_unused_axes([*_piece_lines(block, "piece"), *inner])
+    return _static_loop(block.tiling.pieces, [*_next_lines(block, ahead), *body])
+
+
+def _static_loop(count: int, inner: list[str]) -> list[str]:
+    return [f"for piece in tl.static_range({count}):", *[_STEP + line for line in inner]]
+
+
+def _piece_lines(block: Block, piece: str) -> list[str]:
+    """Lines for the points of a piece."""
+    return [
+        f"roffset = {piece} * RBLOCK",
         "rindex = roffset + tl.arange(0, RBLOCK)[None, :]",
         *reduction_point_lines(block),
     ]
-    body = drop_unused_axes([*points, *inner])
-    head = f"for piece in tl.static_range({block.tiling.pieces}):"
-    return [head, *[_STEP + line for line in body]]

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from math import ceil
 
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
-from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads, reads_only, within_loops
+from codegen_svc.emitters.triton.held_loads import (
+    bytes_of,
+    held_loads,
+    loads_ahead,
+    reads_only,
+    within_loops,
+)
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from kernelfarm.ir.loop_ir import Kernel, Store
 from kernelfarm.targets import GpuFacts
@@ -17,11 +23,6 @@ from kernelfarm.traffic import held_row_bytes
 
 _ACCESS_BYTES = 16
 _MIN_THREADS = 128
-# A held row takes half of a thread's registers if 1,024 threads share a multiprocessor's.
-_BYTES_PER_THREAD = 128
-# Loops that load nothing but held rows need fewer threads: the loss of a class over 50,304 elements
-# reaches 110 by 512 threads, of which two groups share a multiprocessor, and 86 by 1,024 threads.
-_MOST_BYTES_PER_THREAD = 256
 # Bytes of a block of a cluster: for 131,072 elements, softmax reaches 91 by 4 such blocks and 86
 # by 8 smaller ones, RMSNorm, which also loads weights, 70 and 89.
 _CLUSTER_BLOCK_BYTES = 65536
@@ -32,12 +33,16 @@ _MOST_PADDING = 1.125
 
 @dataclass(frozen=True, slots=True)
 class HeldShape:
-    """A row is held by `blocks` blocks of `threads`, in `pieces` of `piece_elems` elements."""
+    """A row is held by `blocks` blocks of `threads`, in `pieces` of `piece_elems` elements.
+
+    What the last loop loads beside it is loaded `loads_ahead` pieces ahead.
+    """
 
     blocks: int
     threads: int
     piece_elems: int
     pieces: int
+    loads_ahead: int
 
 
 def held_shape(kernel: Kernel, gpu: GpuFacts, width: int) -> HeldShape | None:
@@ -55,22 +60,23 @@ def held_shape(kernel: Kernel, gpu: GpuFacts, width: int) -> HeldShape | None:
     piece_elems = blocks * threads * _ACCESS_BYTES // max(bytes_of(kernel, n) for n in loads)
     if reads_only_rows and ceil(width / piece_elems) * piece_elems > _MOST_PADDING * width:
         piece_elems //= 2
-    return HeldShape(blocks, threads, piece_elems, ceil(width / piece_elems))
+    pieces = ceil(width / piece_elems)
+    ahead = min(gpu.loads_ahead, pieces) if loads_ahead(kernel) else 0
+    return HeldShape(blocks, threads, piece_elems, pieces, ahead)
 
 
 def _blocks_and_threads(
     kernel: Kernel, gpu: GpuFacts, row_bytes: int, *, reads_only_rows: bool
 ) -> tuple[int, int]:
+    """The blocks of a program and the threads of each, a power of two."""
     stores = any(isinstance(each, Store) for each in within_loops(kernel))
-    blocks, per_thread = 1, _BYTES_PER_THREAD
-    if row_bytes > gpu.held_row_bytes:
-        blocks = gpu.cluster_blocks
+    blocks = 1 if row_bytes <= gpu.held_row_bytes else gpu.cluster_blocks
     if reads_only_rows and gpu.cluster_blocks > 1:
-        if row_bytes > (gpu.held_row_bytes if stores else _two_rows_bytes(gpu)):
-            needed = next_power_of_2(ceil(row_bytes / _CLUSTER_BLOCK_BYTES))
-            blocks, per_thread = min(needed, gpu.cluster_blocks), _MOST_BYTES_PER_THREAD
-        elif not stores:
-            per_thread = _MOST_BYTES_PER_THREAD
+        # A loop that stores nothing leaves room for a second row, which hides its loads.
+        most = gpu.held_row_bytes if stores else _two_rows_bytes(gpu)
+        needed = next_power_of_2(ceil(row_bytes / _CLUSTER_BLOCK_BYTES))
+        blocks = min(needed, gpu.cluster_blocks) if row_bytes > most else 1
+    per_thread = gpu.row_thread_bytes if reads_only_rows else gpu.held_thread_bytes
     threads = next_power_of_2(ceil(row_bytes / blocks / per_thread))
     return blocks, max(_MIN_THREADS, min(threads, gpu.max_threads_per_block))
 

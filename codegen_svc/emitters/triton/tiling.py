@@ -58,6 +58,7 @@ _COLUMN_XBLOCK = 64
 # 32 bytes of f16: one sector of memory.
 _MIN_COLUMN_XBLOCK = 16
 _MAX_WARPS = 16
+_REGISTER_BYTES = 4
 # About the number of multiprocessors of a large chip; fewer programs leave some of them idle.
 _FILL_PROGRAMS = 128
 _INDEX_MARGIN = 1 << 20
@@ -77,7 +78,8 @@ class Tiling:
     `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
     `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
     of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
-    is not 0, a program holds its row in so many pieces of `rblock` points. A product with
+    is not 0, a program holds its row in so many pieces of `rblock` points, and loads what its last
+    loop reads beside it `loads_ahead` pieces ahead. A product with
     `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
     loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
     all tiles of a product, one after the other. A program is a cluster of `blocks` blocks of
@@ -97,6 +99,7 @@ class Tiling:
     kblock: int = 0
     loop_stages: int = 0
     pieces: int = 0
+    loads_ahead: int = 0
     has_maps: bool = False
     reads_words: bool = False
     programs: int = 0
@@ -278,18 +281,20 @@ def _held_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, width: int) -> 
         return None
     warps = held.threads // gpu.warp_size
     tiling = Tiling(1, 1, held.piece_elems, False, index_bits, warps, 1)
-    return replace(tiling, pieces=held.pieces, blocks=held.blocks)
+    return replace(tiling, pieces=held.pieces, blocks=held.blocks, loads_ahead=held.loads_ahead)
 
 
 def _held_instead(
     kernel: Kernel, tiling: Tiling, gpu: GpuFacts, width_limit: int | None
 ) -> Tiling | None:
-    """Rows in pieces, for rows that are too wide to be held whole; then in larger pieces."""
+    """Rows in pieces, for rows that are too wide to be held whole; then by more threads."""
     width = static_numel(kernel.reduction) or width_limit
     if width is None or scans_rows(kernel) or sorts_rows(kernel):
         return None
     if tiling.is_persistent and tiling.rblock > _EASY_PERSISTENT_ELEMS:
         return _held_tiling(kernel, gpu, tiling.index_bits, width)
+    if tiling.loads_ahead:  # They take registers.
+        return replace(tiling, loads_ahead=0)
     if tiling.pieces > 1 and tiling.num_warps * gpu.warp_size < gpu.max_threads_per_block:
         rblock = 2 * tiling.rblock
         pieces = ceil(width / rblock)
@@ -302,10 +307,13 @@ def holds_rows(tiling: Tiling) -> bool:
     return tiling.is_persistent or tiling.pieces > 0
 
 
-def fills_multiprocessor(tiling: Tiling) -> bool:
+def fills_multiprocessor(tiling: Tiling, gpu: GpuFacts) -> bool:
     """True if a program is meant to have a multiprocessor alone, with a row in a cache or held."""
     if tiling.pieces:
-        return tiling.num_warps > _MAX_WARPS
+        held = tiling.num_warps * gpu.warp_size * gpu.held_thread_bytes
+        registers = gpu.registers_per_multiprocessor
+        has_half = registers is not None and held >= registers * _REGISTER_BYTES // 2
+        return tiling.num_warps > _MAX_WARPS or has_half
     return not tiling.is_persistent and tiling.rblock > _LOOPED_RBLOCK
 
 

@@ -34,8 +34,8 @@ def _looped(rblock: int, xblock: int = 1) -> Tiling:
     return Tiling(xblock, xblock, rblock, False, 32)
 
 
-def _held(rblock: int, pieces: int) -> Tiling:
-    return Tiling(1, 1, rblock, False, 32, pieces=pieces)
+def _held(rblock: int, pieces: int, loads_ahead: int = 0) -> Tiling:
+    return Tiling(1, 1, rblock, False, 32, pieces=pieces, loads_ahead=loads_ahead)
 
 
 def _sub_blocked(xblock: int, xsub: int, rblock: int) -> Tiling:
@@ -47,6 +47,14 @@ SMALL_KERNELS: dict[str, tuple[Kernel, Tiling | None]] = {
     "layer_norm_silu_looped": (emitter_shapes.layer_norm_silu(F32, 3, 24), _looped(16)),
     "layer_norm_silu_held": (emitter_shapes.layer_norm_silu(F16, 3, 24), _held(8, 3)),
     "layer_norm_silu_held_with_a_part": (emitter_shapes.layer_norm_silu(F32, 3, 24), _held(16, 2)),
+    "layer_norm_silu_held_loads_ahead": (
+        emitter_shapes.layer_norm_silu(F16, 3, 37),
+        _held(8, 5, loads_ahead=2),
+    ),
+    "layer_norm_silu_held_all_loads_ahead": (
+        emitter_shapes.layer_norm_silu(F16, 3, 24),
+        _held(8, 3, loads_ahead=3),
+    ),
     "layer_norm_silu_sub_blocked": (
         emitter_shapes.layer_norm_silu(F32, 7, 24),
         _sub_blocked(4, 2, 32),
