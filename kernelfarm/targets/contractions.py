@@ -103,6 +103,7 @@ class TileFacts:
     f32: TileTimes | None = None
     bf16: TileTimes | None = None
     f16: TileTimes | None = None
+    i8: TileTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

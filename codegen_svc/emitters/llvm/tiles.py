@@ -16,7 +16,7 @@ narrower tiles of more rows, with as many sums.
 
 Processors with dot products of bf16 multiply two terms of a column in a lane by one instruction. It
 takes subnormal elements as 0, and their kernels round subnormal results to 0, as oneDNN does by the
-same instructions.
+same instructions. Those with dot products of bytes multiply four terms in a lane, in i32, exactly.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ ELEMENT_BYTES: Final = LANE_BYTES
 COLUMN_AXIS, GROUP_AXIS = "tile.column", "row.group"
 """Axes of units. They are no identifiers, so no axis of a kernel has them."""
 _LEAST_BITS: Final = 128
+_PAIR: Final = 2
+_BYTES: Final = 4
+"""Terms of bf16 and of i8 in a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ _LEAST_VECTORS: Final = 8
 class TiledProduct:
     """A product whose tiles have `height` rows of `vectors` of `lanes`.
 
-    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, or two of bf16.
+    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, two of bf16, or four
+    of i8.
     """
 
     product: ProcessorProduct
@@ -103,18 +107,28 @@ class TiledProduct:
 
     @property
     def vector(self) -> str:
-        """LLVM's type of a vector."""
-        return f"<{self.lanes} x {FLOAT}>"
+        """LLVM's type of a vector of sums."""
+        return f"<{self.lanes} x {self.sum_type}>"
+
+    @property
+    def sum_type(self) -> str:
+        """LLVM's type of a sum."""
+        return I32 if self.has_bytes else FLOAT
 
     @property
     def is_paired(self) -> bool:
         """True if a lane of a panel has two terms."""
-        return self.lane_terms == 2
+        return self.lane_terms == _PAIR
 
     @property
-    def has_single(self) -> bool:
-        """True if the last pair of terms may lack its second one."""
-        return self.is_paired and not is_multiple(self.terms.extent, 2)
+    def has_bytes(self) -> bool:
+        """True if a lane of a panel has four terms."""
+        return self.lane_terms == _BYTES
+
+    @property
+    def has_rest(self) -> bool:
+        """True if the last lane of a column may have fewer terms than the others."""
+        return self.lane_terms > 1 and not is_multiple(self.terms.extent, self.lane_terms)
 
     @property
     def is_in_panels(self) -> bool:
@@ -124,7 +138,7 @@ class TiledProduct:
     @property
     def lane_type(self) -> str:
         """LLVM's type of a lane of a panel."""
-        return I32 if self.is_paired else FLOAT
+        return I32 if self.lane_terms > 1 else FLOAT
 
     @property
     def panel_vector(self) -> str:
@@ -189,12 +203,12 @@ class TiledProduct:
 
 
 def tiled_product(
-    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False
+    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False, has_byte_dots: bool = False
 ) -> TiledProduct | None:
     """How a processor with vectors of so many bits computes a kernel in tiles; None: it does not.
 
     Fewer columns than half a tile has are faster as rows to reduce. `has_bf16_dots`: it multiplies
-    and adds pairs of bf16.
+    and adds pairs of bf16; `has_byte_dots`: four bytes.
     """
     found = find_processor_product(kernel)
     if found is None or vector_bits < _LEAST_BITS:
@@ -204,9 +218,13 @@ def tiled_product(
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
-    lane_terms = 2 if has_bf16_dots and _has_pairs(found) else 1
+    lane_terms = _PAIR if has_bf16_dots and _has_pairs(found) else 1
     order = found.right.order
-    if order is not None and order != PanelOrder(lanes * vectors, lane_terms):
+    if found.left.dtype is DType.I8:
+        if not (has_byte_dots and _has_whole_lanes(found)):
+            return None
+        lane_terms = _BYTES
+    elif order is not None and order != PanelOrder(lanes * vectors, lane_terms):
         return None
     return TiledProduct(
         found,
@@ -222,6 +240,12 @@ def _has_pairs(product: ProcessorProduct) -> bool:
     """True if both factors are bf16, and the terms of a row are adjacent."""
     left, right = product.left, product.right
     return left.dtype is right.dtype is DType.BF16 and left.inner is ONE
+
+
+def _has_whole_lanes(product: ProcessorProduct) -> bool:
+    """True if the bytes of a row are adjacent and their number is known."""
+    is_in_panels = product.right.order is not None
+    return product.left.inner is ONE and product.terms.extent.is_constant and not is_in_panels
 
 
 def is_multiple(extent: Expr, number: int) -> bool:
