@@ -110,7 +110,13 @@ def tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
     if target.tiles is None:
         return None
     known = target.tiles
-    return {DType.F32: known.f32, DType.BF16: known.bf16, DType.F16: known.f16}.get(dtype)
+    by_type = {
+        DType.F32: known.f32,
+        DType.BF16: known.bf16,
+        DType.F16: known.f16,
+        DType.I8: known.i8,
+    }
+    return by_type.get(dtype)
 
 
 def times_of(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:
