@@ -1,52 +1,56 @@
 """Sums of products of bytes: an instruction adds four products of a lane, VPDPBUSD.
 
 It multiplies unsigned bytes by signed ones and adds modulo 2^32, exactly. Both factors of a product
-are signed, so 128 is added to each byte of the right one, and the sums of a row start at -128 times
-the sum of the row's bytes:
+are signed, so 128 is added to each byte of one of them, and sums start at -128 times the sum of the
+other one's bytes:
 
-    sum(x * w) = sum(x * (w + 128)) - 128 * sum(x)
+    sum(x * w) = sum((x + 128) * w) - 128 * sum(w) = sum(x * (w + 128)) - 128 * sum(x)
 
-Bytes of x past the last term are 0, so those of the right factor there do not matter.
+Tiles add it to the left factor, because the sums of a panel's columns are lanes of vectors. Without
+a panel, it is added to the right one: the sums of few rows are soon computed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
-from codegen_svc.emitters.llvm.text import I1, I8, I16, I32, I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm.text import I8, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, write_loop
 
 LANE_BYTES: Final = 4
-_HALF: Final = 128
+_HALVES: Final = integer(int.from_bytes([128] * LANE_BYTES, "little"), I32)
+"""128 in each byte of a lane."""
 _SHIFT: Final = 16
 
 
-def add_bytes(fn: FunctionText, before: Value, right: Value, left: Value) -> Value:
-    """Sums with four products in each lane: of unsigned bytes of `right` and signed ones of `left`.
+def add_bytes(fn: FunctionText, before: Value, unsigned: Value, signed: Value) -> Value:
+    """Sums with four products in each lane: of unsigned bytes and signed ones.
 
-    Shapes: before, right, left: a vector of i32
+    Shapes: before, unsigned, signed: a vector of i32
     """
-    lanes = vector_lanes(before)
+    lanes = _lanes(before)
     kind = f"<{LANE_BYTES * lanes} x {I8}>"
-    sides = [fn.cast("bitcast", side, kind) for side in (right, left)]
+    sides = [fn.cast("bitcast", side, kind) for side in (unsigned, signed)]
     name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
     return fn.call_external(name, before.type, before, *sides)
 
 
-def vector_lanes(vector: Value) -> int:
-    """The number of lanes of a vector."""
+def raised(fn: FunctionText, found: Value) -> Value:
+    """The signed bytes of a vector of i32 with 128 added to each, so that they are unsigned."""
+    return fn.op("xor", found, _every(_HALVES, _lanes(found)))
+
+
+def add_halves(fn: FunctionText, before: Value, signed: Value) -> Value:
+    """Sums with 128 times the four signed bytes of each lane."""
+    return add_bytes(fn, before, _every(_HALVES, _lanes(before)), signed)
+
+
+def _lanes(vector: Value) -> int:
     return int(vector.type[1:].partition(" ")[0])
 
 
-def unsigned(fn: FunctionText, found: Value) -> Value:
-    """Four signed bytes in each lane, with 128 added to each of them."""
-    half = integer(int.from_bytes([_HALF] * LANE_BYTES, "little"), I32)
-    if found.type == I32:
-        return fn.op("xor", found, half)
-    return fn.op("xor", found, _constant(half, vector_lanes(found)))
-
-
-def _constant(lane: Value, lanes: int) -> Value:
+def _every(lane: Value, lanes: int) -> Value:
     """A constant vector of equal lanes."""
     return Value(f"<{', '.join([str(lane)] * lanes)}>", f"<{lanes} x {lane.type}>")
 
@@ -62,56 +66,25 @@ def load_first_bytes(fn: FunctionText, place: Value, count: int) -> Value:
     return fn.op("or", pair, fn.op("shl", fn.cast("zext", last, I32), integer(_SHIFT, I32)))
 
 
-def first_sums(fn: FunctionText, starts: list[Value], count: Value, lanes: int) -> list[Value]:
-    """-128 times the sum of `count` adjacent bytes, from each address on."""
-    bytes_ = LANE_BYTES * lanes
-    vector, kind = f"<{lanes} x {I32}>", f"<{bytes_} x {I8}>"
+def first_row_sums(
+    fn: FunctionText, starts: Sequence[Value], count: int, lanes: int
+) -> list[Value]:
+    """-128 times the sum of `count` adjacent bytes, which fill vectors, from each address on."""
+    vector, size_bytes = f"<{lanes} x {I32}>", LANE_BYTES * lanes
     slots = [fn.alloca("row.total", vector) for _ in starts]
     for slot in slots:
-        fn.store(Value("zeroinitializer", vector), slot, LANE_BYTES * lanes)
-    size = integer(bytes_, I64)
-    whole = fn.op("udiv", count, size, wish="row.vectors")
-    behind = fn.op("add nuw nsw", count, integer(bytes_ - 1, I64))
-    all_ = fn.op("udiv", behind, size, wish="row.vectors.all")
-    half = _constant(integer(int.from_bytes([_HALF] * LANE_BYTES, "little"), I32), lanes)
+        fn.store(Value("zeroinitializer", vector), slot, size_bytes)
 
-    def add(number: Value, mask: Value | None) -> None:
-        at = fn.op("mul nuw nsw", number, size)
+    def add(number: Value) -> None:
+        at = fn.op("mul nuw nsw", number, integer(size_bytes, I64))
         for start, slot in zip(starts, slots, strict=True):
-            place = fn.element(I8, start, at)
-            found = fn.load(kind, place, 1) if mask is None else _masked(fn, kind, place, mask)
-            before = fn.load(vector, slot, LANE_BYTES * lanes)
-            left = fn.cast("bitcast", found, vector)
-            fn.store(add_bytes(fn, before, half, left), slot, LANE_BYTES * lanes)
+            found = fn.load(vector, fn.element(I8, start, at), 1)
+            before = fn.load(vector, slot, size_bytes)
+            fn.store(add_halves(fn, before, found), slot, size_bytes)
 
-    def rest(number: Value) -> None:
-        left = fn.op("sub nuw nsw", count, fn.op("mul nuw nsw", number, size))
-        add(number, _first_lanes(fn, left, bytes_))
-
-    bounds = (ZERO_I64, whole)
-    write_loop(fn, "row.vector", bounds, lambda at: add(at, None), is_inner=False)
-    write_loop(fn, "row.rest", (whole, all_), rest, is_inner=False)
+    bounds = (ZERO_I64, integer(count // size_bytes, I64))
+    write_loop(fn, "row.vector", bounds, add, is_inner=False, is_unrolled=False)
+    totals = [fn.load(vector, slot, size_bytes) for slot in slots]
     name = f"llvm.vector.reduce.add.v{lanes}i32"
-    totals = [fn.load(vector, slot, LANE_BYTES * lanes) for slot in slots]
-    return [
-        fn.op("sub", integer(0, I32), fn.call_external(name, I32, total), wish="row.first")
-        for total in totals
-    ]
-
-
-def _first_lanes(fn: FunctionText, count: Value, lanes: int) -> Value:
-    """A mask of the first `count` of so many lanes."""
-    kind = f"<{lanes} x {I8}>"
-    one = fn.define("", kind, f"insertelement {kind} poison, {fn.cast('trunc', count, I8)}, i32 0")
-    mask = f"<{lanes} x i32> zeroinitializer"
-    limit = fn.define("", kind, f"shufflevector {one}, {kind} poison, {mask}")
-    numbers = ", ".join(f"{I8} {lane}" for lane in range(lanes))
-    return fn.define("mask", f"<{lanes} x {I1}>", f"icmp ult {kind} <{numbers}>, {limit.text}")
-
-
-def _masked(fn: FunctionText, kind: str, place: Value, mask: Value) -> Value:
-    """A vector whose masked lanes are loaded, and whose others are 0."""
-    name = f"llvm.masked.load.v{kind[1:].partition(' ')[0]}{I8}.p0"
-    align, other = integer(1, I32), Value("zeroinitializer", kind)
-    fn.module.declare(name, kind, (place.type, I32, mask.type, kind))
-    return fn.define("", kind, f"call {kind} @{name}({place}, {align}, {mask}, {other})")
+    sums = [fn.call_external(name, I32, total) for total in totals]
+    return [fn.op("sub", integer(0, I32), total, wish="row.first") for total in sums]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from codegen_svc.emitters.llvm.byte_sums import first_sums, unsigned
+from codegen_svc.emitters.llvm.byte_sums import first_row_sums, raised
 from codegen_svc.emitters.llvm.lane_sums import lane_sums
 from codegen_svc.emitters.llvm.next_panels import write_fetch
 from codegen_svc.emitters.llvm.panels import Symbols, address_of, load_vector
@@ -73,8 +73,8 @@ class FewRowSums:
 
         def group(row: Value) -> None:
             starts = self._starts(product.product.left, product.rows, row, symbols)
-            count = self._context.index.write(product.terms.extent, symbols)
-            for below, first in enumerate(first_sums(fn, starts, count, product.lanes)):
+            count = product.terms.extent.constant
+            for below, first in enumerate(first_row_sums(fn, starts, count, product.lanes)):
                 own = fn.op("add nuw nsw", row, integer(below, I64))
                 fn.store(first, fn.element(I32, firsts, own), ELEMENT_BYTES)
 
@@ -126,7 +126,8 @@ class FewRowSums:
                 left = self._load(product.product.left, place, term)
                 for right, slot in zip(loaded, row_slots, strict=True):
                     before = fn.load(product.vector, slot, product.vector_bytes)
-                    total = add_products(fn, product, before, left, right)
+                    sides = (right, left) if product.has_bytes else (left, right)
+                    total = add_products(fn, product, before, *sides)
                     fn.store(total, slot, product.vector_bytes)
 
         write_loop(fn, "vector", (ZERO_I64, vectors), step, is_inner=False, is_unrolled=False)
@@ -156,7 +157,7 @@ class FewRowSums:
         if product.lane_terms > 1:
             found = fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
             is_right = factor is product.product.right
-            return unsigned(fn, found) if product.has_bytes and is_right else found
+            return raised(fn, found) if product.has_bytes and is_right else found
         return load_vector(fn, factor, place, product.lanes)
 
     def _fetch(self, rights: list[Value], term: Value, symbols: Symbols) -> None:

@@ -3,15 +3,14 @@
 The elements of a term are adjacent, so a tile reads its panel from the first to the last byte. If
 the terms of a column are adjacent in memory, squares of as many columns as a vector has lanes are
 transposed in registers. A lane has an element of a term, as f32, or the elements of two successive
-terms, bf16, the first one in its lower half, or those of four, i8, with 128 added to each
-(`byte_sums.py`); behind the last term it has 0, in bytes any number.
+terms, bf16, the first one in its lower half, or those of four, i8; behind the last term it has 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from codegen_svc.emitters.llvm.byte_sums import load_first_bytes, unsigned
+from codegen_svc.emitters.llvm.byte_sums import load_first_bytes
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
 from codegen_svc.emitters.llvm.text import FLOAT, I8, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct, is_multiple
@@ -193,16 +192,15 @@ class Panel:
             return load_single(fn, places[0])
         count = product.terms.extent.constant % product.lane_terms
         if self._factor.inner is ONE:
-            return unsigned(fn, load_first_bytes(fn, places[0], count))
-        return unsigned(fn, load_bytes(fn, places[:count]))
+            return load_first_bytes(fn, places[0], count)
+        return load_bytes(fn, places[:count])
 
     def _load_terms(self, place: Value) -> Value:
         """The bits of adjacent terms of a column that fill a vector's lanes."""
         fn, product, factor = self._fn, self._product, self._factor
         bits = f"<{product.lanes} x {I32}>"
         if product.lane_terms > 1:
-            found = fn.load(bits, place, factor.dtype.itemsize_bytes)
-            return unsigned(fn, found) if product.has_bytes else found
+            return fn.load(bits, place, factor.dtype.itemsize_bytes)
         return fn.cast("bitcast", load_vector(fn, factor, place, product.lanes), bits)
 
     def _places(self, start: Value, step: Value, symbols: Symbols) -> list[Value]:
@@ -237,7 +235,7 @@ class Panel:
         if self._product.is_paired:
             return load_pair(self._fn, places[0], places[1], self._product.lanes)
         if self._product.has_bytes:
-            return unsigned(self._fn, load_bytes(self._fn, places, self._product.lanes))
+            return load_bytes(self._fn, places, self._product.lanes)
         return load_vector(self._fn, self._factor, places[0], self._product.lanes)
 
     def _copy_elements(
@@ -264,7 +262,7 @@ class Panel:
         if not self._product.has_bytes:
             return load_element(fn, self._factor.dtype, places[0])
         are_adjacent = self._factor.inner is ONE
-        return unsigned(fn, fn.load(I32, places[0], 1) if are_adjacent else load_bytes(fn, places))
+        return fn.load(I32, places[0], 1) if are_adjacent else load_bytes(fn, places)
 
     def _copy_rest(self, first_column: Value, steps: tuple[Value, Value], symbols: Symbols) -> None:
         """Writes the copy of the last terms, which do not fill a lane."""

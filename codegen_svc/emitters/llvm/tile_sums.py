@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from codegen_svc.emitters.llvm.byte_sums import add_bytes, first_sums, load_first_bytes
+from codegen_svc.emitters.llvm.byte_sums import add_bytes, add_halves, load_first_bytes, raised
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.panels import (
     Panel,
@@ -37,7 +37,7 @@ def add_products(
 ) -> Value:
     """Sums with the products of two vectors, lane by lane: of all terms that a lane has."""
     if product.has_bytes:
-        return add_bytes(fn, before, right, left)
+        return add_bytes(fn, before, left, right)
     if not product.is_paired:
         name = f"llvm.fma.v{product.lanes}f32"
         return fn.call_external(name, product.vector, left, right, before)
@@ -57,6 +57,9 @@ class TileSums:
         self._product = product
         self._panel = panel
         left = product.product.left
+        self._firsts = None
+        if product.has_bytes:
+            self._firsts = self._fn.alloca("column.firsts", I32, product.width)
         self._wide_rows = None
         is_narrow = product.lane_terms == 1 and left.dtype is not DType.F32
         if is_narrow and left.inner is ONE:
@@ -76,8 +79,8 @@ class TileSums:
         if self._wide_rows is not None:
             starts, inner, dtype = self._widened(starts, count), integer(1, I64), DType.F32
         slots = [[fn.alloca("total", product.vector) for _ in self._columns()] for _ in starts]
-        for first, row_slots in zip(self._first(starts, count), slots, strict=True):
-            for slot in row_slots:
+        for row_slots in slots:
+            for first, slot in zip(self._first(), row_slots, strict=True):
                 fn.store(first, slot, _SLOT_BYTES)
         for bounds, load in self._loops(count, inner, dtype):
 
@@ -90,12 +93,40 @@ class TileSums:
             write_loop(fn, "term", bounds, step, is_inner=False, together=together)
         return [[fn.load(product.vector, slot, _SLOT_BYTES) for slot in row] for row in slots]
 
-    def _first(self, starts: Sequence[Value], count: Value) -> list[Value]:
-        """What the sums of each row start at."""
+    def begin(self, count: Value) -> None:
+        """Writes what sums by a panel of `count` terms start at: -128 times its sums, of bytes."""
         fn, product = self._fn, self._product
-        if not product.has_bytes:
-            return [Value("zeroinitializer", product.vector)] * len(starts)
-        return [self._spread(v) for v in first_sums(fn, [*starts], count, product.lanes)]
+        if self._firsts is None:
+            return
+        slots = [fn.alloca("column.total", product.vector) for _ in self._columns()]
+        for slot in slots:
+            fn.store(Value("zeroinitializer", product.vector), slot, _SLOT_BYTES)
+
+        def step(at: Value) -> None:
+            for column, slot in zip(self._columns(), slots, strict=True):
+                place = self._panel.at(at, column)
+                found = fn.load(product.panel_vector, place, self._panel.alignment)
+                before = fn.load(product.vector, slot, _SLOT_BYTES)
+                fn.store(add_halves(fn, before, found), slot, _SLOT_BYTES)
+
+        bounds = (ZERO_I64, steps_of(fn, product, count)[1])
+        write_loop(fn, "summed", bounds, step, is_inner=False, is_unrolled=False)
+        for number, slot in enumerate(slots):
+            total = fn.load(product.vector, slot, _SLOT_BYTES)
+            first = fn.op("sub", Value("zeroinitializer", product.vector), total)
+            place = fn.element(product.vector, self._firsts, integer(number, I64))
+            fn.store(first, place, product.vector_bytes)
+
+    def _first(self) -> list[Value]:
+        """What the sums of a row start at."""
+        fn, product = self._fn, self._product
+        if self._firsts is None:
+            return [Value("zeroinitializer", product.vector)] * product.vectors
+        places = [
+            fn.element(product.vector, self._firsts, integer(number, I64))
+            for number in range(product.vectors)
+        ]
+        return [fn.load(product.vector, place, product.vector_bytes) for place in places]
 
     def _columns(self) -> list[Value]:
         product = self._product
@@ -124,6 +155,8 @@ class TileSums:
         ]
         for (start, load), row_slots in zip(rows, slots, strict=True):
             left = self._spread(load(start, at))
+            if product.has_bytes:
+                left = raised(fn, left)
             for right, slot in zip(rights, row_slots, strict=True):
                 before = fn.load(product.vector, slot, _SLOT_BYTES)
                 fn.store(add_products(fn, product, before, left, right), slot, _SLOT_BYTES)

@@ -187,6 +187,7 @@ class TileWriter:
             count = fn.intrinsic("smin", rest, whole, wish="term.count")
             inside = {**symbols, product.terms.name: first}
             self._panel.fill(columns[0], count, inside)
+            self._tile.begin(count)
             if isinstance(self._panel, StoredPanel):
                 ahead = self._panel.start(count)
             else:
