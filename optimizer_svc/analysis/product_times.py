@@ -71,10 +71,7 @@ def expected_in_tiles(
     tiles = tile_times(weight.dtype, target)
     if tiles is None:
         return Refused("of a kind that was not measured")
-    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
-    if size_bytes < tiles.min_weight_bytes:
-        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
-    refused = _odd_extents_refuse(rows, weight, product, tiles)
+    refused = _weight_refuses(rows, weight, product, tiles)
     if refused is not None:
         return refused
     times = tiles.library_columns if product.has_columns else tiles.library
@@ -91,10 +88,13 @@ def expected_in_tiles(
     return ExpectedTimes(1.0, max(library)[1], unit=unit)
 
 
-def _odd_extents_refuse(
+def _weight_refuses(
     rows: Expr, weight: TensorType, product: Product, tiles: TileTimes
 ) -> Refused | None:
-    """Why kernels lose more time with a product's extents than with those that were timed."""
+    """Why a weight's extents are none of those with which kernels are fast; None if they are."""
+    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
+    if size_bytes < tiles.min_weight_bytes:
+        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
     ends = weight.shape[-1].constant
     if product.has_columns and ends % tiles.whole_columns:
         return Refused(f"by weights (k, n) of no multiple of {tiles.whole_columns} columns")
