@@ -9,15 +9,23 @@ from kernelfarm.ir.text import parse_kernel
 
 
 def bytes_product(
-    rows: int | str, columns: int, summed: int, *, has_columns: bool = False
+    rows: int | str,
+    columns: int,
+    summed: int,
+    *,
+    has_columns: bool = False,
+    has_rows: bool = False,
 ) -> Kernel:
     """x (rows, summed) by a weight (columns, summed), or with columns (summed, columns), in i32.
 
-    One row has no axis; the number of rows may be the symbol s0.
+    One row has no axis; the number of rows may be the symbol s0. If it `has_rows`, x is (summed,
+    rows).
     """
     at = f"d1 + {columns}*r0" if has_columns else f"{summed}*d1 + r0"
     size = f"size {rows} from 0 to 4096\n" if isinstance(rows, str) else ""
     axis, x, out = f"for d0 in {rows}\n", f"{summed}*d0 + r0", f"{columns}*d0 + d1"
+    if has_rows:
+        x = f"{rows}*r0 + d0"
     if rows == 1:
         axis, x, out = "", "r0", "d1"
     return parse_kernel(f"""\
