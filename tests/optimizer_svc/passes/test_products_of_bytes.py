@@ -48,6 +48,26 @@ def test_a_product_becomes_a_sum_of_integers() -> None:
     assert_golden(
         before_and_after("compute-products", PRODUCT, BYTES.name),
         """\
+-- before compute-products: graph
+graph prims 1
+%0: i8[4, 128]@[128, 1] = input "x"
+%1: i8[64, 128]@[128, 1] = input "w"
+%2: i8[128, 64] = permute(%1; dims=[1, 0]) from [0]
+%3: i32[4, 64]@[64, 1] = extern(%0, %2; is_contraction=true, node=1, op="aten._int_mm.default") from [1]
+return %3: i32[4, 64]@[64, 1]
+-- after: graph
+graph prims 1
+%0: i8[4, 128]@[128, 1] = input "x"
+%1: i8[64, 128]@[128, 1] = input "w"
+%2: i8[128, 64] = permute(%1; dims=[1, 0]) from [0]
+%4: i32[4, 128] = convert(%0; dtype=i32) from [1]
+%5: i32[64, 128] = convert(%1; dtype=i32) from [1]
+%6: i32[4, 64, 128] = broadcast_in_dim(%4; dims=[0, 2], shape=[{4}, {64}, {128}]) from [1]
+%7: i32[4, 64, 128] = broadcast_in_dim(%5; dims=[1, 2], shape=[{4}, {64}, {128}]) from [1]
+%8: i32[4, 64, 128] = mul(%6, %7) from [1]
+%9: i32[4, 64] = sum(%8; dims=[2]) from [1]
+%3: i32[4, 64] = convert(%9; dtype=i32) from [1]
+return %3: i32[4, 64]@[64, 1]
 """,
     )
 
