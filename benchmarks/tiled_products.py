@@ -3,12 +3,12 @@
 The numbers are those of `[tiles]` in the files of CPU targets: for each number of rows, the time of
 the library as a multiple of a kernel's. `linear` has a weight (n, k), `columns` a weight (k, n);
 `gelu` adds a bias and computes GELU, which the library leaves to other code. Products of 8-bit
-integers are `linear` and `columns`, in i32, and `scaled`, with a scale of each row and column and a
-bias behind them; their library's arm is a program whose product is a step of the library, so a
-kernel computes what follows it. Their errors are the largest difference from eager. Arms take turns
-in one process. With --cold, copies of the weights take turns, so that they come from memory. With
---varying, one kernel computes all numbers of rows. To price `cpu:x86-64-v3` on a machine with
-AVX-512, the library must be held to AVX2, too:
+integers are `linear` and `columns`, in i32, and `scaled` and `scaled-columns`, with a scale of each
+row and column and a bias behind them. Their library's arm is a program whose product is a step of
+the library, so a kernel computes what follows it; their errors are the largest difference from
+eager. Arms take turns in one process. With --cold, copies of the weights take turns, so that they
+come from memory. With --varying, one kernel computes all numbers of rows. To price
+`cpu:x86-64-v3` on a machine with AVX-512, the library must be held to AVX2, too:
 MKL_ENABLE_INSTRUCTIONS=AVX2 ATEN_CPU_CAPABILITY=avx2.
 
 Usage: python -m benchmarks.tiled_products [--target T] [--threads N] [--rows M ...]
@@ -77,11 +77,22 @@ def _scaled_bytes(
     return _linear_bytes(x, weight) * x_scale * scale + bias
 
 
+def _scaled_columns_bytes(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    x_scale: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+) -> torch.Tensor:
+    return torch._int_mm(x, weight) * x_scale * scale + bias
+
+
 LAYERS: dict[str, Layer] = {"linear": _linear, "columns": _columns, "gelu": _gelu}
 LAYERS_OF_BYTES: dict[str, Layer] = {
     "linear": _linear_bytes,
     "columns": _columns_bytes,
     "scaled": _scaled_bytes,
+    "scaled-columns": _scaled_columns_bytes,
 }
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i8": torch.int8}
 
@@ -93,7 +104,9 @@ def main() -> None:
     torch.set_grad_enabled(False)
     facts = always_in_tiles(target_facts(options.target))
     dtype = TYPES[options.type]
-    print("case          n      k      m  kernel GFLOP/s  library GFLOP/s  speed-up  error ratio")
+    print(
+        f"{'case':<14}      n      k      m  kernel GFLOP/s  library GFLOP/s  speed-up  error ratio"
+    )
     layers = LAYERS_OF_BYTES if dtype is torch.int8 else LAYERS
     for case in options.cases or layers:
         for n, k in (map(int, shape.split("x")) for shape in options.weights):
@@ -132,7 +145,7 @@ def _print(case: str, sizes: tuple[int, int, int], kind: _Kind, facts: TargetFac
     found = measured(layers[case], args, facts, copies, is_varying=kind.is_varying)
     operations = 2 * m * n * k / 1e6
     print(
-        f"{case:<8}{n:>7}{k:>7}{m:>7}{operations / found.kernel_ms:>16.0f}"
+        f"{case:<14}{n:>7}{k:>7}{m:>7}{operations / found.kernel_ms:>16.0f}"
         f"{operations / found.library_ms:>17.0f}{found.library_ms / found.kernel_ms:>10.2f}"
         f"{found.kernel_error / found.library_error:>13.2f}",
         flush=True,
@@ -148,9 +161,9 @@ def _floats_of(case: str, m: int, n: int, k: int, dtype: torch.dtype) -> list[to
 
 def _bytes_of(case: str, m: int, n: int, k: int) -> list[torch.Tensor]:
     """Arguments of a layer of 8-bit integers."""
-    shapes = ((m, k), (k, n) if case == "columns" else (n, k))
+    shapes = ((m, k), (k, n) if case.endswith("columns") else (n, k))
     args = [torch.randint(-128, 128, shape, dtype=torch.int8) for shape in shapes]
-    if case == "scaled":
+    if case.startswith("scaled"):
         args += [torch.rand(m, 1) / 127, torch.rand(n) / k, torch.randn(n)]
     return args
 

@@ -170,7 +170,7 @@ def test_kernels_compute_products_by_weights_of_contiguous_rows(rows) -> None:
         (2, {"n": 60, "k": 1024}, "of fewer than 64 columns"),
         (2, {"n": 64, "k": 60}, "by weights of less than 4096 bytes"),
         (2, {"n": 250, "has_columns": True}, "of no multiple of 64 columns"),
-        (512, {"has_columns": True}, "expected times are 1 for a kernel, 0.95 for the framework"),
+        (512, {"has_columns": True}, "expected times are 1 for a kernel, 0.93 for the framework"),
         (symbol("s0"), {"has_columns": True}, "for the number of rows with the least"),
         (2, {"choice": ProductChoice.LIBRARY}, "because the request asks for the library"),
         (2, {"n": 0}, "without terms or results"),
