@@ -45,6 +45,29 @@ reduce r0 in {summed}
 """)
 
 
+def batched_bytes_product(batches: int, rows: int, columns: int, summed: int) -> Kernel:
+    """x (batches, rows, summed) by weights (batches, columns, summed), in i32."""
+    axis, x, out = f"for d1 in {rows}\n", f"{summed}*d1 + ", f"{columns}*d1 + "
+    if rows == 1:
+        axis = x = out = ""
+    return parse_kernel(f"""\
+kernel batched
+param in in0: i8[{batches * rows * summed}]
+param in in1: i8[{batches * columns * summed}]
+param out out0: i32[{batches * rows * columns}]
+for d0 in {batches}
+{axis}for d2 in {columns}
+reduce r0 in {summed}
+  %0: i8 = load in0[{rows * summed}*d0 + {x}r0]
+  %1: i32 = convert %0
+  %2: i8 = load in1[{columns * summed}*d0 + {summed}*d2 + r0]
+  %3: i32 = convert %2
+  %4: i32 = mul %1, %3
+  %5: i32 = sum %4
+  store out0[{rows * columns}*d0 + {out}d2] = %5
+""")
+
+
 def byte_factors(
     rows: int, columns: int, summed: int, *, has_columns: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:

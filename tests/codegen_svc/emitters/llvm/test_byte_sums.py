@@ -15,7 +15,12 @@ from codegen_svc.emitters.llvm.tiles import (
     tiled_product,
 )
 from kernelfarm.ir.loop_ir import Kernel
-from tests.support.byte_products import byte_factors, bytes_product, exact_product
+from tests.support.byte_products import (
+    batched_bytes_product,
+    byte_factors,
+    bytes_product,
+    exact_product,
+)
 from tests.support.compiled_kernels import built, run, run_targets, stage_text, unless_it_runs
 
 BYTES = "cpu:x86-64-v4-bf16-amd"
@@ -139,3 +144,19 @@ def test_bytes_of_a_row_that_are_apart_are_not_in_tiles() -> None:
 def test_all_terms_are_in_one_panel_if_they_fit() -> None:
     assert tiled(bytes_product(48, 64, 3072)).has_one_slice
     assert tiled(bytes_product(48, 64, 3073)).slice_terms == 1536
+
+
+@runs_bytes
+@pytest.mark.parametrize("rows", [1, 5, 30])
+def test_each_batch_has_a_product_of_its_own(rows: int) -> None:
+    batches, columns, summed = 3, 66, 70
+    kernel = batched_bytes_product(batches, rows, columns, summed)
+    tiled(kernel)
+    factors = [byte_factors(rows, columns + number, summed) for number in range(batches)]
+    x = np.stack([left for left, _ in factors])
+    w = np.stack([right[:columns] for _, right in factors])
+    out = np.full(batches * rows * columns, 7, np.int32)
+    given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+    assert run(kernel, given, threads=2, target=BYTES) == 0
+    exact = np.stack([exact_product(left, right) for left, right in zip(x, w, strict=True)])
+    np.testing.assert_array_equal(out.reshape(exact.shape), exact)
