@@ -1,6 +1,7 @@
 """Products of few rows by weights of 8 or 4 bits: kernels beside libraries.
 
-A model computes such a weight from integers and scales. `own`: kernels that multiply compute it,
+A model computes such a weight from integers and scales, or multiplies integers of 8 bits that it
+makes of x (`int8-dynamic`, on a CPU). `own`: kernels that multiply compute it,
 too. `library`: a kernel stores it, and the framework's library multiplies. `dense`: the library
 multiplies by a weight that was stored as bf16 before. Also eager and Inductor. In each arm, copies
 of the weights take turns, so that they come from memory; on a GPU, an arm is a replay of a CUDA
@@ -11,8 +12,9 @@ Usage: python -m benchmarks.integer_weights cpu [--threads N] [--rows M ...] [--
        python -m benchmarks.integer_weights run FOLDER [--rows M ...] [--no-inductor]
 
 All take `--only FORM ...` and `--shapes NxK ...`. On a CPU (`cpu`), a farm on this machine
-compiles. For a GPU, `build` compiles by a farm into a folder, without a GPU; `run` needs that
-folder and a GPU, but no farm.
+compiles; with `--cached`, there is one copy of the weights, which caches may hold. For a GPU,
+`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
+farm.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.client.farm.compile_options import CompileOptions
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.product_choice import ProductChoice
-from tests.support.integer_weights import FORMS, Form, operands
+from tests.support.integer_weights import DYNAMIC_FORMS, FORMS, Form, operands
 from tests.support.prepared_folder import offline, prepare
 from tests.support.traced_graphs import recording
 
@@ -45,11 +47,13 @@ SHAPES = ((1024, 1024), (3072, 1024), (4096, 4096), (14336, 4096), (4096, 14336)
 """Results n and terms k of the weights: those of BERT-large and of an 8B Llama."""
 ROWS = (1, 4, 16, 64)
 ROUNDS, CALLS = 7, 3
+_FORMS = {**FORMS, **DYNAMIC_FORMS}
 _CHOICES = {"own": ProductChoice.OWN, "library": ProductChoice.LIBRARY}
 _COLD_BYTES = 160 << 20
 """Copies of weights that take turns have so many bytes: three times an H100's cache, and more than
 the last-level cache of a processor's core complex."""
 _MAX_COPIES = 64
+_CACHED_CALLS = 20
 
 
 def main() -> int:
@@ -61,12 +65,15 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="for cpu")
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--rows", type=int, nargs="*", default=ROWS)
-    parser.add_argument("--only", nargs="*", choices=tuple(FORMS), default=tuple(FORMS))
+    parser.add_argument("--only", nargs="*", choices=tuple(_FORMS), default=tuple(FORMS))
+    parser.add_argument("--cached", action="store_true", help="for cpu")
     parser.add_argument("--shapes", nargs="*", type=_shape, default=SHAPES, metavar="NxK")
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
     if options.command != "cpu" and options.folder is None:
         parser.error(f"{options.command} needs a folder")
+    if options.command != "cpu" and (options.cached or {*options.only} & DYNAMIC_FORMS.keys()):
+        parser.error("int8-dynamic and --cached are for cpu alone")
     warnings.simplefilter("ignore")
     commands = {"cpu": _on_cpu, "build": _build, "run": _run}
     limits = {"recompile_limit": 1000, "accumulated_recompile_limit": 1000}
@@ -100,7 +107,7 @@ def _cases(options: argparse.Namespace) -> Iterator[tuple[str, Form, tuple[int, 
     for name in options.only:
         for n, k in options.shapes:
             for m in options.rows:
-                yield f"{name}, {n} x {k}, {m}", FORMS[name], (n, k), m
+                yield f"{name}, {n} x {k}, {m}", _FORMS[name], (n, k), m
 
 
 def _compiled(form: Form, backend: Any, options: Any = None) -> Layer:
@@ -134,7 +141,8 @@ def _measured(options: argparse.Namespace, device: str, stated: dict[str, Any]) 
         if not options.no_inductor:
             arms["inductor"] = ("inductor", None)
         try:
-            print(_line(name, form, (m, *shape), device, arms))
+            bytes_ = 0 if options.cached else _COLD_BYTES
+            print(_line(name, form, (m, *shape), device, arms, bytes_))
         except Exception as error:  # a case that fails is one row of the table
             failures += 1
             text = "".join(traceback.format_exception_only(error)).strip()
@@ -144,13 +152,21 @@ def _measured(options: argparse.Namespace, device: str, stated: dict[str, Any]) 
 
 
 def _line(
-    name: str, form: Form, sizes: tuple[int, int, int], device: str, arms: dict[str, Any]
+    name: str,
+    form: Form,
+    sizes: tuple[int, int, int],
+    device: str,
+    arms: dict[str, Any],
+    bytes_: int,
 ) -> str:
-    """The times of a form for (rows, n, k) on a device; `arms` are backends and their options."""
+    """The times of a form for (rows, n, k) on a device; `arms` are backends and their options.
+
+    Copies of weights have so many bytes, or there is one.
+    """
     torch.manual_seed(0)
     rows, n, k = sizes
     copies = [operands(form, rows, n, k, device)]
-    for _ in range(_copies(copies[0][1:]) - 1):
+    for _ in range(_copies(copies[0][1:], bytes_) - 1):
         copies.append((copies[0][0], *form.store(n, k, device)))
     layers: dict[str, Layer] = {"eager": form.layer}
     for arm, (backend, stated) in arms.items():
@@ -161,9 +177,10 @@ def _line(
     made = replayed if device == "cuda" else lambda call: call
     calls = {arm: made(rotated(layer, copies)) for arm, layer in layers.items()}
     dense = [(copies[0][0], torch.randn(n, k, device=device).bfloat16())]
-    dense += [(dense[0][0], dense[0][1].clone()) for _ in range(_copies(dense[0][1:]) - 1)]
+    dense += [(dense[0][0], dense[0][1].clone()) for _ in range(_copies(dense[0][1:], bytes_) - 1)]
     calls["dense"] = made(rotated(functional.linear, dense))
-    times = median_ms(calls, device, rounds=ROUNDS, calls=CALLS if device == "cuda" else 1)
+    count = CALLS if device == "cuda" else 1 if bytes_ else _CACHED_CALLS
+    times = median_ms(calls, device, rounds=ROUNDS, calls=count)
     each_us = {arm: 1e3 * ms / len(copies) for arm, ms in times.items()}
     each_us["dense"] = 1e3 * times["dense"] / len(dense)
     ratios = " ".join(
@@ -172,8 +189,10 @@ def _line(
     return f"{name:<32} {each_us['dense']:8.2f} us  {ratios}  error {errors[0] / errors[1]:.2f}"
 
 
-def _copies(stored: tuple[Tensor, ...]) -> int:
-    """How many copies of what is stored do not fit a cache."""
+def _copies(stored: tuple[Tensor, ...], bytes_: int) -> int:
+    """How many copies of what is stored have so many bytes; one if there are none."""
+    if not bytes_:
+        return 1
     size_bytes = sum(tensor.numel() * tensor.itemsize for tensor in stored)
     return max(2, min(_MAX_COPIES, -(-_COLD_BYTES // size_bytes)))
 

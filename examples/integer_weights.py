@@ -34,6 +34,43 @@ class Int8Linear(nn.Module):
         return functional.linear(x, weight, self.bias)
 
 
+class DynamicInt8Linear(nn.Module):
+    """A linear layer of integers of eight bits, which also makes integers of each row of x.
+
+    A row's scale is that of its largest magnitude. Products are exact sums of integers.
+
+    Shapes: x: (..., k); weight: (n, k); scale: (n,); bias: (n,)
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach().float()
+        scale = weight.abs().amax(1).clamp(min=1e-8) / 127
+        self.register_buffer("weight", (weight / scale[:, None]).round().to(torch.int8))
+        self.register_buffer("scale", scale)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., k) -> (..., n)."""
+        rows = x.flatten(0, -2)
+        y = dynamic_int8_linear(rows, self.weight, self.scale, self.bias)
+        return y.unflatten(0, x.shape[:-1])
+
+
+def dynamic_int8_linear(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """The layer of `DynamicInt8Linear`, in the type of x.
+
+    Shapes: x: (m, k); weight: (n, k) of i8; scale: (n,) of f32; bias: (n,); result: (m, n)
+    """
+    wide = x.float()
+    x_scale = wide.abs().amax(1, keepdim=True).clamp(min=1e-8) / 127
+    integers = (wide / x_scale).round().clamp(-128, 127).to(torch.int8)
+    y = torch._int_mm(integers, weight.t()) * x_scale * scale
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
 class Int4Linear(nn.Module):
     """A linear layer with integers of four bits, two neighbours in a byte.
 

@@ -82,6 +82,7 @@ def code_target(target: TargetFacts) -> CodeTarget:
         target.memory,
         scales_by_powers=llvm.scales_by_powers,
         has_bf16_dots=llvm.has_bf16_dots,
+        has_byte_dots=llvm.has_byte_dots,
     )
 
 

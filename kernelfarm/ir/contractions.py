@@ -12,7 +12,8 @@ A vector by a matrix has no rows. It is a contraction if the matrix has contiguo
 a matrix with contiguous rows is a row to reduce like any other.
 
 Which elements factors may have depends on the chip: a GPU's instructions for matrices multiply 16
-bits, the vector instructions of a processor f32, the cube cores of an Ascend chip both.
+bits, the vector instructions of a processor f32, the cube cores of an Ascend chip both. Products of
+8-bit integers are summed in i32, all others in f32.
 """
 
 from __future__ import annotations
@@ -43,11 +44,13 @@ NARROW_FACTORS = (DType.F16, DType.BF16)
 WIDE_FACTORS = (DType.F32,)
 """Element types of factors that a processor multiplies in vectors."""
 ALL_FACTORS = (*NARROW_FACTORS, *WIDE_FACTORS)
+BYTE_FACTORS = (DType.I8,)
+"""Element types of factors whose products some processors add by fours, exactly."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProductSum:
-    """One sum: the number of its Reduce, and of its factors before a conversion to f32."""
+    """One sum: the number of its Reduce, and of its factors before they have its type."""
 
     number: int
     left: int
@@ -78,9 +81,12 @@ def find_contraction(
 ) -> Contraction | None:
     """The kernel's rows, columns and sums; None if it is no product of matrices of `elements`.
 
-    Factors of one product have one type, or `may_differ`.
+    Factors of one product have one type, or `may_differ`. A product of 8-bit integers may have no
+    rows: a processor multiplies one row by the same instructions.
     """
-    if not kernel.reduction or not kernel.outer or not all(map(_is_usual, kernel.body)):
+    wide = _sum_type(elements)
+    are_usual = all(_is_usual(statement, wide) for statement in kernel.body)
+    if not kernel.reduction or not kernel.outer or not are_usual:
         return None
     axes_of = statement_axes(kernel)
     reduced = frozenset(axis.name for axis in kernel.reduction)
@@ -91,7 +97,8 @@ def find_contraction(
     left, right = axes_of[sums[0].left] - reduced, axes_of[sums[0].right] - reduced
     rows, columns, batches = left - right, right - left, left & right
     has_columns = all(_is_adjacent_along(kernel, columns, found.right) for found in sums)
-    if not columns or not (rows or has_columns) or len(left | right) < len(kernel.outer):
+    has_rows = rows or has_columns or wide is DType.I32
+    if not columns or not has_rows or len(left | right) < len(kernel.outer):
         return None
     for found in sums:
         if axes_of[found.left] != left | reduced or axes_of[found.right] != right | reduced:
@@ -168,19 +175,24 @@ def statement_axes(kernel: Kernel) -> tuple[frozenset[str], ...]:
     return tuple(found)
 
 
-def _is_usual(statement: Statement) -> bool:
-    """True for what factors and tiles of results may hold, and for sums in f32."""
+def _sum_type(elements: tuple[DType, ...]) -> DType:
+    """The type of sums of products of some elements."""
+    return DType.I32 if elements == BYTE_FACTORS else DType.F32
+
+
+def _is_usual(statement: Statement, wide: DType) -> bool:
+    """True for what factors and tiles of results may hold, and for sums in a wide type."""
     if isinstance(statement, Reduce):
-        return statement.op == "sum" and statement.dtype is DType.F32
+        return statement.op == "sum" and statement.dtype is wide
     if isinstance(statement, Store):
         return statement.mode is StoreMode.SET
     return not isinstance(statement, Scan | Sort | Indirect)
 
 
 def _factors(kernel: Kernel, reduce: Reduce, elements: tuple[DType, ...]) -> tuple[int, int] | None:
-    """The factors of a sum's terms before a conversion to f32; None if they are no `elements`."""
-    term = kernel.body[reduce.operand]
-    if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not DType.F32:
+    """The factors of a sum's terms before a conversion; None if they are no `elements`."""
+    term, wide = kernel.body[reduce.operand], _sum_type(elements)
+    if not isinstance(term, Compute) or term.op != "mul" or term.dtype is not wide:
         return None
     first, second = (_factor(kernel, operand, elements) for operand in term.operands)
     return None if first is None or second is None or first == second else (first, second)
@@ -193,8 +205,8 @@ def _are_alike(kernel: Kernel, factors: tuple[int, int]) -> bool:
 
 def _factor(kernel: Kernel, number: int, elements: tuple[DType, ...]) -> int | None:
     """The value of `elements` that a value is converted from, or that it is; None if neither."""
-    wide = kernel.body[number]
-    if isinstance(wide, Compute) and wide.op == "convert" and wide.dtype is DType.F32:
+    wide, total = kernel.body[number], _sum_type(elements)
+    if isinstance(wide, Compute) and wide.op == "convert" and wide.dtype is total:
         (operand,) = wide.operands
         if element_type(kernel, operand) in elements:
             return operand

@@ -1,7 +1,8 @@
 """Which kernels are products of matrices that a processor computes in register tiles.
 
 Factors are elements of matrices of f32, or of f16 and bf16, which are converted to f32 unless the
-processor multiplies bf16 itself: nothing else is computed from them before the product. Of the
+processor multiplies bf16 itself, or both are of i8, whose products some processors add by fours in
+i32: nothing else is computed from them before the product. Of the
 rows, the longest axis is tiled, of the columns the last one; other axes have a product for each of
 their points. A kernel has one product: each has a panel and sums in the caches, and nothing is read
 once less if two are computed together.
@@ -14,12 +15,20 @@ from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, product_of
-from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, element_type, find_contraction
+from kernelfarm.ir.contractions import (
+    ALL_FACTORS,
+    BYTE_FACTORS,
+    Contraction,
+    element_type,
+    find_contraction,
+)
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
 from kernelfarm.ir.panel_order import PanelOrder, find_panel_order
 
 LEAST_NARROW_ROWS = 16
 """A product of 16 bits with fewer rows reads its right factor without a panel: memory limits it."""
+_ONE_ROW = Axis("row.alone", ONE)
+"""The rows of a product without an axis of them. It is no identifier, so no axis has the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +64,7 @@ class ProcessorProduct:
 
 
 def find_processor_product(kernel: Kernel) -> ProcessorProduct | None:
-    """The product that a kernel is; None if it is none, or has one row."""
+    """The product that a kernel is; None if it is none, or has one row of floats."""
     found = single_product(kernel)
     if found is None or len(kernel.reduction) != 1:
         return None
@@ -65,7 +74,9 @@ def find_processor_product(kernel: Kernel) -> ProcessorProduct | None:
         kernel.reduction,
         found.sums,
     )
-    if rows is None or rows.extent is ONE:
+    if rows is None and element_type(kernel, summed.left) in BYTE_FACTORS:
+        rows = _ONE_ROW
+    if rows is None or (rows.extent is ONE and rows is not _ONE_ROW):
         return None
     left = _factor(kernel, summed.left, rows, terms)
     right = _factor(kernel, summed.right, columns, terms)
@@ -82,13 +93,22 @@ def single_product(kernel: Kernel) -> Contraction | None:
     Positions of factors are linear only when the axes of the kernel have their last form.
     """
     found = find_contraction(kernel, ALL_FACTORS, may_differ=True)
-    if found is None or len(found.sums) != 1:
+    if found is None:
+        return _product_of_bytes(kernel)
+    if len(found.sums) != 1:
         return None
     (summed,) = found.sums
     is_wide = all(
         element_type(kernel, number) is DType.F32 for number in (summed.left, summed.right)
     )
     return found if is_wide or _has_rows(found) else None
+
+
+def _product_of_bytes(kernel: Kernel) -> Contraction | None:
+    if not any(param.dtype in BYTE_FACTORS for param in kernel.params):
+        return None
+    found = find_contraction(kernel, BYTE_FACTORS)
+    return found if found is not None and len(found.sums) == 1 else None
 
 
 def _has_rows(found: Contraction) -> bool:

@@ -87,11 +87,14 @@ class TileTimes:
     A product is x (m, k) by a weight of n x k elements, (n, k) row-major. `library` has the
     library's time for some m, and all larger m up to the next one, as a multiple of a kernel's;
     `library_columns` has it for weights (k, n). A product with fewer rows than a table has, or with
-    a weight of less than `min_weight_bytes`, is the library's. One whose number of rows varies
-    is judged by the m with the least time.
+    a weight of less than `min_weight_bytes`, is the library's. So is one of one row whose terms are
+    no multiple of `row_terms`, and one by a weight (k, n) whose columns are no multiple of
+    `whole_columns`. One whose number of rows varies is judged by the m with the least time.
     """
 
     min_weight_bytes: int
+    row_terms: int = 1
+    whole_columns: int = 1
     library: tuple[tuple[str, float], ...] = ()
     library_columns: tuple[tuple[str, float], ...] = ()
 
@@ -103,6 +106,7 @@ class TileFacts:
     f32: TileTimes | None = None
     bf16: TileTimes | None = None
     f16: TileTimes | None = None
+    i8: TileTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,8 @@ class LlvmFacts:
     """A processor as LLVM names it.
 
     `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two,
-    `has_bf16_dots` that one adds the products of two pairs of bf16 to each f32 of a vector.
+    `has_bf16_dots` that one adds the products of two pairs of bf16 to each f32 of a vector,
+    `has_byte_dots` that one adds the products of four bytes, unsigned by signed ones, to each i32.
     """
 
     triple: str
@@ -142,6 +143,7 @@ class LlvmFacts:
     features: str
     scales_by_powers: bool = False
     has_bf16_dots: bool = False
+    has_byte_dots: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ _IMAGE_RANK = 4
 _OPS_OF_ANY_STRIDES = frozenset(
     f"aten.{name}"
     for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear"),
+        *("mm", "_int_mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "linear"),
         *("convolution", "convolution_backward"),
     )
 ) | {"mkldnn._convolution_pointwise", "mkldnn._linear_pointwise"}

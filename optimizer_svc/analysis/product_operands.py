@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
@@ -17,6 +18,9 @@ from optimizer_svc.analysis.integer_weights import IntegerWeight, integer_weight
 from optimizer_svc.analysis.verdicts import Refused
 
 PRODUCT, BIASED_PRODUCT = "aten.mm.default", "aten.addmm.default"
+BYTES_PRODUCT = "aten._int_mm.default"
+"""A product of 8-bit integers, whose sums are i32."""
+PRODUCTS = (PRODUCT, BIASED_PRODUCT, BYTES_PRODUCT)
 MAX_FEW_ROWS = 64
 """With more rows, the instructions for matrices limit a product, and not memory."""
 _TRANSPOSED = (1, 0)
@@ -35,7 +39,8 @@ class Product:
     a weight of `integers`. If parts have steps, they read x in their order, which is the value
     `ordered_x`, of shape (blocks, spans, step, m, terms). If the product `has_wide_x`, that is f32,
     in blocks of a cache line, so that successive terms of all parts and rows are neighbours; else
-    it is one block. A template kernel multiplies by `nibbles`.
+    it is one block. A template kernel multiplies by `nibbles`. A product that `has_bytes` is one of
+    8-bit integers in i32; others are summed in f32.
 
     Shapes: x: (m, k), weight: (n, k) or (k, n), bias: (n)
     """
@@ -51,6 +56,7 @@ class Product:
     ordered_x: int | None = None
     has_wide_x: bool = False
     nibbles: GroupedNibbles | None = None
+    has_bytes: bool = False
 
 
 def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> Product | Refused:
@@ -67,7 +73,8 @@ def product_of_node(facts: GraphFacts, node: Node, returned: frozenset[int]) -> 
     refused = None if bias is None else _bias_refuses(node, facts.types[bias])
     if refused is not None:
         return refused
-    product = Product(x, weight, bias, has_columns)
+    has_bytes = node.attr("op") == BYTES_PRODUCT
+    product = Product(x, weight, bias, has_columns, has_bytes=has_bytes)
     if facts.is_storage(weight):
         is_contiguous = kind.strides == contiguous_strides(kind.shape)
         return product if is_contiguous else Refused("by a matrix that is no contiguous weight")
@@ -131,6 +138,8 @@ def _is_product(node: Node, x: TensorType, right: TensorType) -> bool:
         return False
     (result,) = node.types
     has_one_dtype = x.dtype is right.dtype is result.dtype
+    if node.attr("op") == BYTES_PRODUCT:
+        has_one_dtype = (x.dtype, right.dtype, result.dtype) == (DType.I8, DType.I8, DType.I32)
     (rows, inner), (k, n) = x.shape, right.shape
     return has_one_dtype and inner is k and result.shape == (rows, n)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, product_of
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import TensorType
 from kernelfarm.targets import FewRowFacts, ManyRowFacts, ProductTimes, TargetFacts, TileTimes
 from optimizer_svc.analysis.integer_weights import IntegerWeight
@@ -71,9 +71,9 @@ def expected_in_tiles(
     tiles = tile_times(weight.dtype, target)
     if tiles is None:
         return Refused("of a kind that was not measured")
-    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
-    if size_bytes < tiles.min_weight_bytes:
-        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
+    refused = _weight_refuses(rows, weight, product, tiles)
+    if refused is not None:
+        return refused
     times = tiles.library_columns if product.has_columns else tiles.library
     unit = "as multiples of a kernel's"
     if not rows.is_constant:
@@ -86,6 +86,21 @@ def expected_in_tiles(
     if not library:
         return Refused("of a number of rows that was not measured")
     return ExpectedTimes(1.0, max(library)[1], unit=unit)
+
+
+def _weight_refuses(
+    rows: Expr, weight: TensorType, product: Product, tiles: TileTimes
+) -> Refused | None:
+    """Why a weight's extents are none of those with which kernels are fast; None if they are."""
+    size_bytes = product_of(list(weight.shape)).constant * weight.dtype.itemsize_bytes
+    if size_bytes < tiles.min_weight_bytes:
+        return Refused(f"by weights of less than {tiles.min_weight_bytes} bytes")
+    ends = weight.shape[-1].constant
+    if product.has_columns and ends % tiles.whole_columns:
+        return Refused(f"by weights (k, n) of no multiple of {tiles.whole_columns} columns")
+    if rows is ONE and not product.has_columns and ends % tiles.row_terms:
+        return Refused(f"of one row of no multiple of {tiles.row_terms} terms")
+    return None
 
 
 def many_rows_refuse(
@@ -110,7 +125,13 @@ def tile_times(dtype: DType, target: TargetFacts) -> TileTimes | None:
     if target.tiles is None:
         return None
     known = target.tiles
-    return {DType.F32: known.f32, DType.BF16: known.bf16, DType.F16: known.f16}.get(dtype)
+    by_type = {
+        DType.F32: known.f32,
+        DType.BF16: known.bf16,
+        DType.F16: known.f16,
+        DType.I8: known.i8,
+    }
+    return by_type.get(dtype)
 
 
 def times_of(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes | None:

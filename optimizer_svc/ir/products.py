@@ -70,9 +70,10 @@ class Products:
         return frozenset(product.x for product in self.by_result.values() if product.is_tiled)
 
     @property
-    def by_panels(self) -> frozenset[int]:
-        """The values that are multiplied by panels: their terms are adjacent in memory."""
-        return frozenset(product.x for product in self.by_result.values() if product.order)
+    def adjacent(self) -> frozenset[int]:
+        """The values that are multiplied several terms at once: these are adjacent in memory."""
+        made = self.by_result.values()
+        return frozenset(product.x for product in made if product.order or product.has_bytes)
 
 
 NO_PRODUCTS = Products({})

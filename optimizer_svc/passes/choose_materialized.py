@@ -268,7 +268,7 @@ def _materialize_multiplied(
     """
     for value in sorted(strided & facts.types.keys()):
         view = _operand_view(facts, storages, value, takes_any=True)
-        is_apart = value in products.by_panels and view.strides[-1] is not ONE
+        is_apart = value in products.adjacent and view.strides[-1] is not ONE
         if is_apart or ZERO in view.strides:  # a row that is repeated is no row of a tile
             storages[value] = temporary_storage(facts, value)
     for value in sorted(products.ordered & facts.types.keys()):

@@ -11,8 +11,9 @@ On a GPU, more rows take the library about as long as a kernel. A kernel is take
 than it may lose: another kernel for the points that follow, which reads the product again.
 
 Processors compute products of more rows in register tiles, of f32 and, if they have instructions
-for it, of bf16. Their facts have the library's time in times of a kernel, from some m on. A product
-whose number of rows varies is judged by the m that is worst for kernels.
+for it, of bf16, and products of 8-bit integers of any number of rows. Their facts have the
+library's time in times of a kernel, from some m on. A product whose number of rows varies is judged
+by the m that is worst for kernels.
 
 A request may choose for all products, and for those of single captured nodes that clients measured.
 """
@@ -23,25 +24,26 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType
-from kernelfarm.ir.panel_order import PanelOrder, panel_order
 from kernelfarm.ir.prims import CLIENT_OPS, FUNCTION_OPS
-from kernelfarm.ir.processor_products import LEAST_NARROW_ROWS
 from kernelfarm.ir.product_choice import NodeChoice, ProductChoice
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.factor_types import factor_types
 from optimizer_svc.analysis.following_points import are_rows_reduced, following_points
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.grouped_nibbles import GroupedNibbles, grouped_nibbles
 from optimizer_svc.analysis.integer_weights import IntegerWeight, PartOrder
+from optimizer_svc.analysis.product_kernels import (
+    bytes_refuse,
+    kernels_refuse,
+    panels_refuse,
+    tiles_refuse,
+)
 from optimizer_svc.analysis.product_operands import (
-    BIASED_PRODUCT,
     MAX_FEW_ROWS,
-    PRODUCT,
+    PRODUCTS,
     Product,
     product_of_node,
 )
@@ -51,16 +53,12 @@ from optimizer_svc.analysis.product_times import (
     expected_in_tiles,
     expected_of_few_rows,
     many_rows_refuse,
-    tile_times,
-    times_of,
     times_text,
 )
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.products import NO_PRODUCTS, Products
 from optimizer_svc.kernels.nibble_product import MAX_ROWS, MAX_WEIGHT_SIZE, TYPES
 
-MIN_TILED_COLUMNS = 64
-"""The columns of a tile on a processor with AVX-512: of fewer, it computes some for nothing."""
 _MAX_VISITED = 64
 _MEASURED = "clients measured it as faster"
 
@@ -76,7 +74,7 @@ def choose_products(
     `by_node` has the choices for single captured nodes. Without any product, a processor multiplies
     in tiles what other passes wrote as sums of products.
     """
-    nodes = [n for n in graph.nodes if n.attr("op") in (PRODUCT, BIASED_PRODUCT)]
+    nodes = [n for n in graph.nodes if n.attr("op") in PRODUCTS]
     was_measured = target.few_rows is not None or target.tiles is not None
     if not nodes and target.tiles is not None:
         return Products({}, factor_types(target))
@@ -159,13 +157,13 @@ class _Chooser:
         if isinstance(found, Refused):
             return found
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
-        if found.order is not None:
-            refused = _panels_refuse(found, found.order, rows, kind, self._target)
-            return refused or replace(found, is_tiled=True)
+        if found.has_bytes or found.order is not None:
+            refuse = bytes_refuse if found.has_bytes else panels_refuse
+            return refuse(found, rows, kind, self._target) or replace(found, is_tiled=True)
         nibbles = self._nibbles(found, rows, kind)
         if nibbles is not None:
             return replace(found, integers=None, nibbles=nibbles)
-        refused = _kernels_refuse(found, rows, kind, self._target, choice)
+        refused = kernels_refuse(found, rows, kind, self._target, choice)
         if found.integers is None and not self._target.has_matrix_units:
             return self._by_processor(node, found, refused)
         return refused or self._in_kernels(found, rows, kind)
@@ -212,7 +210,7 @@ class _Chooser:
         `by_rows` is why there are no sums of rows.
         """
         kind, rows = self._facts.types[found.weight], node.types[0].shape[0]
-        refused = _tiles_refuse(found, rows, kind, self._target)
+        refused = tiles_refuse(found, rows, kind, self._target)
         unknown = refused or _refused(self._expected_in_tiles(node, found))
         tiled = replace(found, is_tiled=True)
         if unknown is None:
@@ -314,82 +312,6 @@ class _Chooser:
         rows, columns = node.types[0].shape
         text = f"product: {rows} x {columns} (node {node.attr('node')}) by {by}: {reason}"
         self._notes[text] = None
-
-
-def _kernels_refuse(
-    product: Product,
-    rows: Expr,
-    weight: TensorType,
-    target: TargetFacts,
-    choice: ProductChoice,
-) -> Refused | None:
-    """Why kernels of a target compute no such product; None if they do."""
-    has_units = target.has_matrix_units
-    has_code = target.gpu is not None or target.processor is not None
-    if product.integers is not None and not has_code:
-        return Refused("by a weight that the model computes")
-    most = _most_rows(target, weight.dtype, product)
-    if most is None:
-        by = " by a weight of contiguous columns" if product.has_columns else ""
-        return Refused(f"of {weight.dtype.value}{by}, for which the target has no kernels")
-    if not all(extent.is_constant for extent in (rows, *weight.shape)):
-        return Refused("of varying sizes")
-    if is_empty((rows, *weight.shape)):
-        return Refused("without terms or results")
-    is_asked_for = has_units and choice is ProductChoice.OWN
-    is_timed = target.many_rows is not None and product.integers is None
-    if rows.constant <= most or is_asked_for or is_timed:
-        return None
-    untimed = ", for which kernels were not timed" if has_units else ""
-    return Refused(f"of more than {most} rows{untimed}")
-
-
-def _tiles_refuse(
-    product: Product, rows: Expr, weight: TensorType, target: TargetFacts
-) -> Refused | None:
-    """Why a processor computes no such product in tiles; None if it does."""
-    if target.processor is None:
-        return Refused("for which the target has no kernels")
-    if not all(extent.is_constant for extent in weight.shape):
-        return Refused("by weights of varying sizes")
-    if rows is ONE or is_empty((rows, *weight.shape)):
-        return Refused("without two rows, terms or results")
-    columns = weight.shape[1 if product.has_columns else 0].constant
-    if columns < MIN_TILED_COLUMNS:
-        return Refused(f"of fewer than {MIN_TILED_COLUMNS} columns")
-    return None if weight.dtype is DType.F32 else _narrow_tiles_refuse(rows, weight.dtype, target)
-
-
-def _panels_refuse(
-    product: Product, order: PanelOrder, rows: Expr, weight: TensorType, target: TargetFacts
-) -> Refused | None:
-    """Why a processor reads no such panels in tiles; None if it does."""
-    refused = _tiles_refuse(product, rows, weight, target)
-    if refused is not None or target.processor is None or target.llvm is None:
-        return refused
-    columns = weight.shape[1 if product.has_columns else 0]
-    if order != panel_order(columns, weight.dtype, 8 * target.processor.vector_bytes):
-        return Refused("by panels of another width than the target's")
-    if weight.dtype is DType.BF16 and not target.llvm.has_bf16_dots:
-        return Refused("by panels of pairs, which the target does not multiply")
-    return None
-
-
-def _narrow_tiles_refuse(rows: Expr, dtype: DType, target: TargetFacts) -> Refused | None:
-    """Why a processor computes no product of so many rows of 16 bits in tiles; None if it does."""
-    if tile_times(dtype, target) is None:
-        return Refused(f"of {dtype.value}, which the library computes faster")
-    if rows.is_constant and rows.constant < LEAST_NARROW_ROWS:
-        return Refused(f"of fewer than {LEAST_NARROW_ROWS} rows")
-    return None
-
-
-def _most_rows(target: TargetFacts, dtype: DType, product: Product) -> int | None:
-    """The most rows of such products by kernels; None if the target has none."""
-    if target.has_matrix_units:
-        return MAX_FEW_ROWS if target.multiplies(dtype.value) else None
-    times = None if target.few_rows is None else times_of(dtype, target.few_rows, product)
-    return max((int(m) for m, _ in times.kernel), default=None) if times else None
 
 
 def _refused(found: ExpectedTimes | Refused) -> Refused | None:

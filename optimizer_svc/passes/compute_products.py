@@ -11,6 +11,8 @@ Sums in slices are added by a second sum, which another kernel computes, in orde
 
     extern mm(x, permute(w))  ->  sum(sum(x over (s, m, -, k/s) * w over (s, -, n, k/s); k/s); s)
 
+Products of 8-bit integers are such sums in i32.
+
 Words of integers of four bits may be multiplied by a template kernel:
 
     extern mm(x, (words >> 4 * i & 15 - zero) * scale)  ->  extern template(x, words, scale, zero)
@@ -127,10 +129,11 @@ class _Writer(PrimsWriter):
         self.nodes.append(made)
 
     def _tiled_sum(self, node: Node, product: Product, x: int, weight: int) -> int:
-        """The sums (m, n) in f32 of x (m, k) and a weight, perhaps in slices."""
+        """The sums (m, n) in f32 or i32 of x (m, k) and a weight, perhaps in slices."""
         (result,) = node.types
-        x = self._converted(node, x, DType.F32)
-        weight = self._converted(node, weight, DType.F32)
+        dtype = DType.I32 if product.has_bytes else DType.F32
+        x = self._converted(node, x, dtype)
+        weight = self._converted(node, weight, dtype)
         if product.has_columns:
             weight = self.add(node, "permute", weight, dims=(1, 0))
         slices = () if product.slices == 1 else (as_expr(product.slices),)

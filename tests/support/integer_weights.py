@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from examples.integer_weights import dynamic_int8_linear
+
 GROUP = 128
 
 
@@ -70,6 +72,11 @@ def _store_int8(n: int, k: int, device: str) -> tuple[Tensor, ...]:
     return weight, (torch.rand(n, device=device) * 0.02 * k**-0.5).bfloat16()
 
 
+def _store_dynamic(n: int, k: int, device: str) -> tuple[Tensor, ...]:
+    weight, _ = _store_int8(n, k, device)
+    return weight, torch.rand(n, device=device) * 0.02 * k**-0.5, torch.randn(n, device=device)
+
+
 def _scales(shape: tuple[int, int], k: int, device: str) -> tuple[Tensor, Tensor]:
     scale = (torch.rand(shape, device=device) * 0.3 * k**-0.5).bfloat16()
     return scale, torch.randint(6, 10, shape, device=device).bfloat16()
@@ -96,6 +103,9 @@ FORMS = {
     "int4-halves": Form(int4_halves, _store_int4),
     "int4-words": Form(int4_words, _store_words),
 }
+
+DYNAMIC_FORMS = {"int8-dynamic": Form(dynamic_int8_linear, _store_dynamic)}
+"""Layers that also make integers of x; their products are integers' (`aten._int_mm`)."""
 
 
 def operands(form: Form, rows: int, n: int, k: int, device: str = "cpu") -> tuple[Tensor, ...]:

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from codegen_svc.emitters.llvm.byte_sums import first_row_sums, raised
 from codegen_svc.emitters.llvm.lane_sums import lane_sums
 from codegen_svc.emitters.llvm.next_panels import write_fetch
 from codegen_svc.emitters.llvm.panels import Symbols, address_of, load_vector
-from codegen_svc.emitters.llvm.text import FLOAT, I8, I64, PTR, Value, integer
+from codegen_svc.emitters.llvm.text import I8, I32, I64, PTR, Value, integer
 from codegen_svc.emitters.llvm.tile_sums import add_products
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, FewRows, TiledProduct, is_multiple
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import as_expr, ceil_div
 from kernelfarm.ir.loop_ir import Axis
 from kernelfarm.ir.processor_products import Factor
 
@@ -43,11 +44,17 @@ class FewRowSums:
         self._product = product
         self._form = form
         self._sums = sums
+        self._firsts = None
+        if product.has_bytes:
+            count = ceil_div(as_expr(form.most), form.rows).constant * form.rows
+            self._firsts = self._fn.alloca("row.firsts", I32, count)
 
     def write(self, row_count: Value, columns: tuple[Value, Value], symbols: Symbols) -> None:
         """Writes the loops; `columns` are the tile's first one and the number of columns."""
         form, product = self._form, self._product
         inside = {**symbols, product.terms.name: ZERO_I64}
+        if self._firsts is not None:
+            self._write_firsts(self._firsts, row_count, inside)
 
         def group(first: Value) -> None:
             column = self._fn.op("add nuw nsw", columns[0], first)
@@ -59,6 +66,19 @@ class FewRowSums:
             self._for_groups("rows", form.rows, row_count, add)
 
         self._for_groups("columns", form.columns, columns[1], group)
+
+    def _write_firsts(self, firsts: Value, row_count: Value, symbols: Symbols) -> None:
+        """Writes what the sums of each row start at into memory."""
+        fn, product = self._fn, self._product
+
+        def group(row: Value) -> None:
+            starts = self._starts(product.product.left, product.rows, row, symbols)
+            count = product.terms.extent.constant
+            for below, first in enumerate(first_row_sums(fn, starts, count, product.lanes)):
+                own = fn.op("add nuw nsw", row, integer(below, I64))
+                fn.store(first, fn.element(I32, firsts, own), ELEMENT_BYTES)
+
+        self._for_groups("firsts", self._form.rows, row_count, group)
 
     def _for_groups(
         self, wish: str, size: int, count: Value, write: Callable[[Value], None]
@@ -106,7 +126,8 @@ class FewRowSums:
                 left = self._load(product.product.left, place, term)
                 for right, slot in zip(loaded, row_slots, strict=True):
                     before = fn.load(product.vector, slot, product.vector_bytes)
-                    total = add_products(fn, product, before, left, right)
+                    sides = (right, left) if product.has_bytes else (left, right)
+                    total = add_products(fn, product, before, *sides)
                     fn.store(total, slot, product.vector_bytes)
 
         write_loop(fn, "vector", (ZERO_I64, vectors), step, is_inner=False, is_unrolled=False)
@@ -120,16 +141,23 @@ class FewRowSums:
             own = fn.op("add nuw nsw", row, integer(below, I64))
             start = fn.op("mul nuw nsw", own, integer(product.width, I64))
             first = fn.op("add nuw nsw", start, column)
+            before = None
+            if self._firsts is not None:
+                before = fn.load(I32, fn.element(I32, self._firsts, own), ELEMENT_BYTES)
             for beside in range(len(rights)):
                 place = fn.op("add nuw nsw", first, integer(beside, I64))
-                fn.store(next(found), fn.element(FLOAT, self._sums, place), ELEMENT_BYTES)
+                total = next(found)
+                total = total if before is None else fn.op("add", before, total)
+                fn.store(total, fn.element(total.type, self._sums, place), ELEMENT_BYTES)
 
     def _load(self, factor: Factor, start: Value, term: Value) -> Value:
         """The lanes of a vector of terms: each has a term as f32, or a pair of them."""
         fn, product = self._fn, self._product
         place = self._behind(start, fn.op("mul", term, self._item(factor)))
-        if product.is_paired:
-            return fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
+        if product.lane_terms > 1:
+            found = fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
+            is_right = factor is product.product.right
+            return raised(fn, found) if product.has_bytes and is_right else found
         return load_vector(fn, factor, place, product.lanes)
 
     def _fetch(self, rights: list[Value], term: Value, symbols: Symbols) -> None:

@@ -75,6 +75,7 @@ class CodeTarget:
     memory: MemoryFacts
     scales_by_powers: bool
     has_bf16_dots: bool = False
+    has_byte_dots: bool = False
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -108,7 +109,7 @@ def _form(kernel: Kernel, target: CodeTarget) -> _Form | None:
     """The form of a kernel's sums that vectors compute; None: loops over its axes do."""
     bits, has_dots = target.vector_bits, target.has_bf16_dots
     return (
-        tiled_product(kernel, bits, has_bf16_dots=has_dots)
+        tiled_product(kernel, bits, has_bf16_dots=has_dots, has_byte_dots=target.has_byte_dots)
         or vector_sums(kernel, bits, has_bf16_dots=has_dots)
         or tiled_windows(kernel, bits)
     )

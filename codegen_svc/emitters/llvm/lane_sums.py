@@ -19,24 +19,31 @@ _FLOAT_BITS: Final = 32
 
 
 def lane_sums(fn: FunctionText, vectors: Sequence[Value], lanes: int) -> list[Value]:
-    """The sum of the lanes of each vector of f32.
+    """The sum of the lanes of each vector of f32 or i32.
 
     `lanes` is a power of two, and at least the lanes of a piece of 128 bits.
     """
     if len(vectors) <= _ALONE:
         return [_sum_of(fn, vector, lanes) for vector in vectors]
     found: list[Value] = []
+    kind = _lane_type(vectors[0])
     for first in range(0, len(vectors), lanes):
         group = vectors[first : first + lanes]
         summed = _summed(fn, group, lanes)
         found += (
-            fn.define("sum", FLOAT, f"extractelement {summed}, {integer(lane, I32)}")
+            fn.define("sum", kind, f"extractelement {summed}, {integer(lane, I32)}")
             for lane in range(len(group))
         )
     return found
 
 
+def _lane_type(vector: Value) -> str:
+    return I32 if vector.type.endswith(f" {I32}>") else FLOAT
+
+
 def _sum_of(fn: FunctionText, vector: Value, lanes: int) -> Value:
+    if _lane_type(vector) == I32:
+        return fn.call_external(f"llvm.vector.reduce.add.v{lanes}i32", I32, vector, wish="sum")
     name = f"llvm.vector.reduce.fadd.v{lanes}f32"
     fn.module.declare(name, FLOAT, (FLOAT, vector.type))
     start = floating(-0.0, FLOAT)
@@ -52,11 +59,11 @@ def _summed(fn: FunctionText, vectors: Sequence[Value], lanes: int) -> Value:
     unused = Value("zeroinitializer", vectors[0].type)
     found = [*vectors, *(unused for _ in range(lanes - len(vectors)))]
     piece = PIECE_BITS // _FLOAT_BITS
-    width = 1
+    width, add = 1, "add" if _lane_type(vectors[0]) == I32 else "fadd"
     while width < lanes:
         masks = [_mask(lanes, piece, width, parity) for parity in (0, 1)]
         found = [
-            fn.op("fadd", *(shuffled(fn, a.type, a, b, mask) for mask in masks))
+            fn.op(add, *(shuffled(fn, a.type, a, b, mask) for mask in masks))
             for a, b in zip(found[::2], found[1::2], strict=True)
         ]
         width *= 2

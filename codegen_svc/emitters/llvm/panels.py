@@ -3,15 +3,16 @@
 The elements of a term are adjacent, so a tile reads its panel from the first to the last byte. If
 the terms of a column are adjacent in memory, squares of as many columns as a vector has lanes are
 transposed in registers. A lane has an element of a term, as f32, or the elements of two successive
-terms, bf16, the first one in its lower half; behind an odd number of terms it has 0.
+terms, bf16, the first one in its lower half, or those of four, i8; behind the last term it has 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from codegen_svc.emitters.llvm.byte_sums import load_first_bytes
 from codegen_svc.emitters.llvm.element_types import convert, memory_type
-from codegen_svc.emitters.llvm.text import FLOAT, I16, I32, I64, FunctionText, Value, integer
+from codegen_svc.emitters.llvm.text import FLOAT, I8, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct, is_multiple
 from codegen_svc.emitters.llvm.transposition import transposed
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, write_loop
@@ -68,12 +69,29 @@ def load_pair(fn: FunctionText, first: Value, second: Value, lanes: int | None =
     return fn.op("or", low, fn.op("shl", high, Value(sixteen, wide)))
 
 
+def load_bytes(fn: FunctionText, places: list[Value], lanes: int | None = None) -> Value:
+    """Four bytes at addresses in one lane; with `lanes`, as many adjacent ones at each address."""
+    narrow, wide = I8, I32
+    if lanes is not None:
+        narrow, wide = f"<{lanes} x {I8}>", f"<{lanes} x {I32}>"
+    found = [fn.cast("zext", fn.load(narrow, place, 1), wide) for place in places]
+    total = found[0]
+    for number, byte in enumerate(found[1:], start=1):
+        bits = integer(8 * number, I32)
+        text = bits.text if lanes is None else f"<{', '.join([str(bits)] * lanes)}>"
+        total = fn.op("or", total, fn.op("shl", byte, Value(text, wide)))
+    return total
+
+
 def steps_of(fn: FunctionText, product: TiledProduct, count: Value) -> tuple[Value, Value]:
-    """The steps that `count` terms fill, and all steps: the last one may have a single term."""
-    if not product.is_paired:
+    """The steps that `count` terms fill, and all steps: the last one may have fewer terms."""
+    if product.lane_terms == 1:
         return count, count
-    whole = fn.op("udiv", count, integer(2, I64), wish="steps")
-    return whole, fn.op("sub nuw nsw", count, whole, wish="steps.all")
+    whole = fn.op("udiv", count, integer(product.lane_terms, I64), wish="steps")
+    if product.is_paired:
+        return whole, fn.op("sub nuw nsw", count, whole, wish="steps.all")
+    above = fn.op("add nuw nsw", count, integer(product.lane_terms - 1, I64))
+    return whole, fn.op("udiv", above, integer(product.lane_terms, I64), wish="steps.all")
 
 
 class Panel:
@@ -113,8 +131,8 @@ class Panel:
             done = fn.select(is_whole, steps, ZERO_I64, wish="steps.whole")
             self._copy_rows(first_column, done, symbols)
         self._copy_elements(first_column, (done, steps), symbols)
-        if self._product.has_single:
-            self._copy_single(first_column, (steps, all_), symbols)
+        if self._product.has_rest:
+            self._copy_rest(first_column, (steps, all_), symbols)
 
     def _has_whole_squares(self) -> bool:
         product = self._product
@@ -167,11 +185,21 @@ class Panel:
         write_loop(fn, "group", groups, group, is_inner=False, is_unrolled=False)
         return fn.op("mul nuw nsw", squares, lanes, wish="steps.done")
 
+    def _load_rest(self, places: list[Value]) -> Value:
+        """A lane of the last terms, which do not fill it."""
+        fn, product = self._fn, self._product
+        if product.is_paired:
+            return load_single(fn, places[0])
+        count = product.terms.extent.constant % product.lane_terms
+        if self._factor.inner is ONE:
+            return load_first_bytes(fn, places[0], count)
+        return load_bytes(fn, places[:count])
+
     def _load_terms(self, place: Value) -> Value:
         """The bits of adjacent terms of a column that fill a vector's lanes."""
         fn, product, factor = self._fn, self._product, self._factor
         bits = f"<{product.lanes} x {I32}>"
-        if product.is_paired:
+        if product.lane_terms > 1:
             return fn.load(bits, place, factor.dtype.itemsize_bytes)
         return fn.cast("bitcast", load_vector(fn, factor, place, product.lanes), bits)
 
@@ -182,8 +210,8 @@ class Panel:
         first = step if terms == 1 else fn.op("mul nuw nsw", step, integer(terms, I64))
         kind = memory_type(self._factor.dtype)
         places = [fn.element(kind, start, fn.op("mul nsw", first, inner))]
-        if terms > 1:
-            places.append(fn.element(kind, places[0], inner))
+        for _ in range(terms - 1):
+            places.append(fn.element(kind, places[-1], inner))
         return places
 
     def _copy_rows(self, first_column: Value, count: Value, symbols: Symbols) -> None:
@@ -206,6 +234,8 @@ class Panel:
         """A vector of adjacent columns, from the addresses of its terms."""
         if self._product.is_paired:
             return load_pair(self._fn, places[0], places[1], self._product.lanes)
+        if self._product.has_bytes:
+            return load_bytes(self._fn, places, self._product.lanes)
         return load_vector(self._fn, self._factor, places[0], self._product.lanes)
 
     def _copy_elements(
@@ -217,26 +247,31 @@ class Panel:
         def step(at: Value) -> None:
             def column(number: Value) -> None:
                 places = self._places(self._start(first_column, number, symbols), at, symbols)
-                if product.is_paired:
-                    found = load_pair(fn, places[0], places[1])
-                else:
-                    found = load_element(fn, self._factor.dtype, places[0])
+                found = self._load_lane(places)
                 fn.store(found, self.at(at, number), ELEMENT_BYTES)
 
             write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)
 
         write_loop(fn, "single", steps, step, is_inner=False)
 
-    def _copy_single(
-        self, first_column: Value, steps: tuple[Value, Value], symbols: Symbols
-    ) -> None:
-        """Writes the copy of a last term without a second one."""
+    def _load_lane(self, places: list[Value]) -> Value:
+        """A lane of a column, from the addresses of its terms."""
+        fn = self._fn
+        if self._product.is_paired:
+            return load_pair(fn, places[0], places[1])
+        if not self._product.has_bytes:
+            return load_element(fn, self._factor.dtype, places[0])
+        are_adjacent = self._factor.inner is ONE
+        return fn.load(I32, places[0], 1) if are_adjacent else load_bytes(fn, places)
+
+    def _copy_rest(self, first_column: Value, steps: tuple[Value, Value], symbols: Symbols) -> None:
+        """Writes the copy of the last terms, which do not fill a lane."""
         fn, product = self._fn, self._product
 
         def step(at: Value) -> None:
             def column(number: Value) -> None:
                 start = self._start(first_column, number, symbols)
-                found = load_single(fn, self._places(start, at, symbols)[0])
+                found = self._load_rest(self._places(start, at, symbols))
                 fn.store(found, self.at(at, number), ELEMENT_BYTES)
 
             write_loop(fn, "column", (ZERO_I64, integer(product.width, I64)), column, is_inner=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
 from codegen_svc.emitters.llvm.panels import Symbols
-from codegen_svc.emitters.llvm.text import FLOAT, I32, I64, PTR, FunctionText, Value, integer
+from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.tiles import ELEMENT_BYTES, TiledProduct
 from codegen_svc.emitters.llvm.unit import ZERO_I64, UnitContext, range_arguments, write_loop
 from codegen_svc.emitters.llvm.values import Scope, ValueWriter
@@ -76,7 +76,8 @@ class TileResults:
         def read_sum(number: int, scope: Scope) -> Value:
             start = fn.op("mul nuw nsw", scope.symbols[_ROW], width)
             position = fn.op("add nuw nsw", start, scope.symbols[_LANE])
-            return fn.load(FLOAT, fn.element(FLOAT, sums, position), ELEMENT_BYTES)
+            kind = product.sum_type
+            return fn.load(kind, fn.element(kind, sums, position), ELEMENT_BYTES)
 
         writer = own.value_writer(read_sum, _no_scan, lambda number, value, scope: None)
         symbols = {name: Value(f"%{name}", I64) for name in self._symbols}

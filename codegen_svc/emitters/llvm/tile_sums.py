@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from codegen_svc.emitters.llvm.byte_sums import add_bytes, add_halves, load_first_bytes, raised
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.panels import (
     Panel,
@@ -34,7 +35,9 @@ _LoadLane = Callable[[Value, Value], Value]
 def add_products(
     fn: FunctionText, product: TiledProduct, before: Value, left: Value, right: Value
 ) -> Value:
-    """Sums with the products of two vectors, lane by lane: of their terms, or pairs of terms."""
+    """Sums with the products of two vectors, lane by lane: of all terms that a lane has."""
+    if product.has_bytes:
+        return add_bytes(fn, before, left, right)
     if not product.is_paired:
         name = f"llvm.fma.v{product.lanes}f32"
         return fn.call_external(name, product.vector, left, right, before)
@@ -54,8 +57,12 @@ class TileSums:
         self._product = product
         self._panel = panel
         left = product.product.left
+        self._firsts = None
+        if product.has_bytes:
+            self._firsts = self._fn.alloca("column.firsts", I32, product.width)
         self._wide_rows = None
-        if not product.is_paired and left.dtype is not DType.F32 and left.inner is ONE:
+        is_narrow = product.lane_terms == 1 and left.dtype is not DType.F32
+        if is_narrow and left.inner is ONE:
             count = product.height * product.slice_terms
             self._wide_rows = self._fn.alloca("rows", FLOAT, count)
 
@@ -72,8 +79,9 @@ class TileSums:
         if self._wide_rows is not None:
             starts, inner, dtype = self._widened(starts, count), integer(1, I64), DType.F32
         slots = [[fn.alloca("total", product.vector) for _ in self._columns()] for _ in starts]
-        for slot in (slot for row_slots in slots for slot in row_slots):
-            fn.store(Value("zeroinitializer", product.vector), slot, _SLOT_BYTES)
+        for row_slots in slots:
+            for first, slot in zip(self._first(), row_slots, strict=True):
+                fn.store(first, slot, _SLOT_BYTES)
         for bounds, load in self._loops(count, inner, dtype):
 
             def step(at: Value, load: _LoadLane = load) -> None:
@@ -85,6 +93,41 @@ class TileSums:
             write_loop(fn, "term", bounds, step, is_inner=False, together=together)
         return [[fn.load(product.vector, slot, _SLOT_BYTES) for slot in row] for row in slots]
 
+    def begin(self, count: Value) -> None:
+        """Writes what sums by a panel of `count` terms start at: -128 times its sums, of bytes."""
+        fn, product = self._fn, self._product
+        if self._firsts is None:
+            return
+        slots = [fn.alloca("column.total", product.vector) for _ in self._columns()]
+        for slot in slots:
+            fn.store(Value("zeroinitializer", product.vector), slot, _SLOT_BYTES)
+
+        def step(at: Value) -> None:
+            for column, slot in zip(self._columns(), slots, strict=True):
+                place = self._panel.at(at, column)
+                found = fn.load(product.panel_vector, place, self._panel.alignment)
+                before = fn.load(product.vector, slot, _SLOT_BYTES)
+                fn.store(add_halves(fn, before, found), slot, _SLOT_BYTES)
+
+        bounds = (ZERO_I64, steps_of(fn, product, count)[1])
+        write_loop(fn, "summed", bounds, step, is_inner=False, is_unrolled=False)
+        for number, slot in enumerate(slots):
+            total = fn.load(product.vector, slot, _SLOT_BYTES)
+            first = fn.op("sub", Value("zeroinitializer", product.vector), total)
+            place = fn.element(product.vector, self._firsts, integer(number, I64))
+            fn.store(first, place, product.vector_bytes)
+
+    def _first(self) -> list[Value]:
+        """What the sums of a row start at."""
+        fn, product = self._fn, self._product
+        if self._firsts is None:
+            return [Value("zeroinitializer", product.vector)] * product.vectors
+        places = [
+            fn.element(product.vector, self._firsts, integer(number, I64))
+            for number in range(product.vectors)
+        ]
+        return [fn.load(product.vector, place, product.vector_bytes) for place in places]
+
     def _columns(self) -> list[Value]:
         product = self._product
         return [integer(part * product.lanes, I64) for part in range(product.vectors)]
@@ -93,12 +136,12 @@ class TileSums:
         self, count: Value, inner: Value, dtype: DType
     ) -> list[tuple[tuple[Value, Value], _LoadLane]]:
         """The bounds of each loop over steps, and how it loads a lane of a row."""
-        if not self._product.is_paired:
+        if self._product.lane_terms == 1:
             return [((ZERO_I64, count), self._load_term(inner, dtype))]
         whole, all_ = steps_of(self._fn, self._product, count)
-        loops: list[tuple[tuple[Value, Value], _LoadLane]] = [((ZERO_I64, whole), self._load_pair)]
-        if self._product.has_single:
-            loops.append(((whole, all_), self._load_single))
+        loops: list[tuple[tuple[Value, Value], _LoadLane]] = [((ZERO_I64, whole), self._load_lane)]
+        if self._product.has_rest:
+            loops.append(((whole, all_), self._load_rest))
         return loops
 
     def _add_step(
@@ -112,6 +155,8 @@ class TileSums:
         ]
         for (start, load), row_slots in zip(rows, slots, strict=True):
             left = self._spread(load(start, at))
+            if product.has_bytes:
+                left = raised(fn, left)
             for right, slot in zip(rights, row_slots, strict=True):
                 before = fn.load(product.vector, slot, _SLOT_BYTES)
                 fn.store(add_products(fn, product, before, left, right), slot, _SLOT_BYTES)
@@ -126,12 +171,16 @@ class TileSums:
 
         return load
 
-    def _load_pair(self, start: Value, step: Value) -> Value:
+    def _load_lane(self, start: Value, step: Value) -> Value:
         place = self._fn.element(I32, start, step)
-        return self._fn.load(I32, place, DType.BF16.itemsize_bytes)
+        return self._fn.load(I32, place, self._product.product.left.dtype.itemsize_bytes)
 
-    def _load_single(self, start: Value, step: Value) -> Value:
-        return load_single(self._fn, self._fn.element(I32, start, step))
+    def _load_rest(self, start: Value, step: Value) -> Value:
+        fn, product = self._fn, self._product
+        place = fn.element(I32, start, step)
+        if product.is_paired:
+            return load_single(fn, place)
+        return load_first_bytes(fn, place, product.terms.extent.constant % product.lane_terms)
 
     def _spread(self, lane: Value) -> Value:
         """A vector of equal lanes."""

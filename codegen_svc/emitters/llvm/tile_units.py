@@ -25,7 +25,7 @@ from codegen_svc.emitters.llvm.few_row_sums import FewRowSums
 from codegen_svc.emitters.llvm.next_panels import NextPanel
 from codegen_svc.emitters.llvm.panels import Panel, Symbols, address_of
 from codegen_svc.emitters.llvm.stored_panels import StoredPanel
-from codegen_svc.emitters.llvm.text import FLOAT, I64, Value, integer
+from codegen_svc.emitters.llvm.text import I64, Value, integer
 from codegen_svc.emitters.llvm.tile_results import TileResults
 from codegen_svc.emitters.llvm.tile_sums import StepStart, TileSums
 from codegen_svc.emitters.llvm.tiles import (
@@ -64,7 +64,7 @@ class TileWriter:
         few = product.few_rows
         if few is not None:
             rows = max(rows, ceil_div(as_expr(few.most), few.rows).constant * few.rows)
-        self._sums = self._fn.alloca("sums", FLOAT, rows * product.width)
+        self._sums = self._fn.alloca("sums", product.sum_type, rows * product.width)
         self._few = None if few is None else FewRowSums(context, product, few, self._sums)
         self._results = TileResults(context, product)
 
@@ -187,6 +187,7 @@ class TileWriter:
             count = fn.intrinsic("smin", rest, whole, wish="term.count")
             inside = {**symbols, product.terms.name: first}
             self._panel.fill(columns[0], count, inside)
+            self._tile.begin(count)
             if isinstance(self._panel, StoredPanel):
                 ahead = self._panel.start(count)
             else:
@@ -286,19 +287,21 @@ class TileWriter:
     def _keep(self, totals: list[list[Value]], first_row: Value, *, is_first: bool) -> None:
         """Stores a tile's sums; they are added to those before unless the slice is the first."""
         fn, product = self._fn, self._product
+        add = "add" if product.has_bytes else "fadd"
         for below, row_totals in enumerate(totals):
             row = fn.op("add nuw nsw", first_row, integer(below, I64))
             for part, own in enumerate(row_totals):
                 place, total = self._in_sums(row, integer(part * product.lanes, I64)), own
                 if not is_first:
                     before = fn.load(product.vector, place, product.vector_bytes, wish="before")
-                    total = fn.op("fadd", before, own, wish="total")
+                    total = fn.op(add, before, own, wish="total")
                 fn.store(total, place, product.vector_bytes)
 
     def _in_sums(self, row: Value, column: Value) -> Value:
         fn = self._fn
         start = fn.op("mul nuw nsw", row, integer(self._product.width, I64))
-        return fn.element(FLOAT, self._sums, fn.op("add nuw nsw", start, column))
+        kind = self._product.sum_type
+        return fn.element(kind, self._sums, fn.op("add nuw nsw", start, column))
 
     def _index(self, expr: Expr, symbols: Symbols) -> Value:
         return self._context.index.write(expr, symbols)

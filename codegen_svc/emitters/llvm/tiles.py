@@ -16,7 +16,7 @@ narrower tiles of more rows, with as many sums.
 
 Processors with dot products of bf16 multiply two terms of a column in a lane by one instruction. It
 takes subnormal elements as 0, and their kernels round subnormal results to 0, as oneDNN does by the
-same instructions.
+same instructions. Those with dot products of bytes multiply four terms in a lane, in i32, exactly.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ _SLICE: Final = {256: 256}
 _MOST_SLICE: Final = 384
 """Terms of a sum in one slice. The panel stays in the second-level cache (AVX-512: 96 KiB) or in
 the first-level cache (AVX2: 16 KiB)."""
+_SLICE_OF_ALL_BYTES: Final = 768
+"""The same in fours, if all terms of a product of bytes fit (AVX-512: 192 KiB). An AMD EPYC (Zen
+5), one thread, 2,048 and 3,072 terms: 128 and 512 rows take 0.93 to 0.98 of the time that two
+slices take; 4,096 terms in two slices, one of which is short, take longer by weights (k, n)."""
 _STEPS_TOGETHER: Final = {256: 4, 512: 2}
 """Steps that an iteration of the loop over terms has. Two threads of a core share what it decodes:
 with AVX2 a step is 12 multiply-adds, and 8 loads beside them. While the core's other thread worked,
@@ -48,6 +52,9 @@ ELEMENT_BYTES: Final = LANE_BYTES
 COLUMN_AXIS, GROUP_AXIS = "tile.column", "row.group"
 """Axes of units. They are no identifiers, so no axis of a kernel has them."""
 _LEAST_BITS: Final = 128
+_PAIR: Final = 2
+_BYTES: Final = 4
+"""Terms of bf16 and of i8 in a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,16 @@ _FEW_ROWS: Final = {256: FewRows(10, 2, 4), 512: FewRows(16, 4, 4)}
 """By the bits of a vector. In times of what panels take, weights from memory, one thread: 13 and 16
 rows of f32 with AVX-512 (Intel) 0.8 to 1.0, 8 rows with AVX2 (AMD) 0.7. With AVX-512, groups of
 6 x 4 and 8 x 2 are no faster on the whole; with AVX2, groups of 3 x 4 are slower."""
+_FEW_ROWS_OF_BYTES: Final = FewRows(24, 4, 4)
+_FEWEST_ROWS_OF_BYTES: Final = {
+    1: FewRows(1, 1, 4),
+    2: FewRows(2, 2, 8),
+    **dict.fromkeys((5, 6), FewRows(6, 6, 4)),
+}
+"""By numbers of rows that are known. An AMD EPYC with AVX-512 (Zen 5), one thread, 768 x 768 to
+4,096 x 4,096: 24 rows take 0.85 to 1.0 of the time by panels, 32 rows 0.9 to 1.03. Six rows by
+groups of 6 x 4 take 0.75 to 0.9 of the time by 4 x 4, one row by 1 x 4 takes 0.85 to 0.95 of it by
+1 x 16."""
 _LEAST_VECTORS: Final = 8
 """Vectors of f32 of a row; of pairs twice as many. 16 rows with AVX-512 (Intel), by 64 x 64 and
 128 x 32: panels take 0.8 and 0.65 of the time; by 512 x 128: 1.0, by 3072 x 256: 1.2."""
@@ -76,7 +93,8 @@ _LEAST_VECTORS: Final = 8
 class TiledProduct:
     """A product whose tiles have `height` rows of `vectors` of `lanes`.
 
-    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, or two of bf16.
+    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, two of bf16, or four
+    of i8.
     """
 
     product: ProcessorProduct
@@ -103,18 +121,28 @@ class TiledProduct:
 
     @property
     def vector(self) -> str:
-        """LLVM's type of a vector."""
-        return f"<{self.lanes} x {FLOAT}>"
+        """LLVM's type of a vector of sums."""
+        return f"<{self.lanes} x {self.sum_type}>"
+
+    @property
+    def sum_type(self) -> str:
+        """LLVM's type of a sum."""
+        return I32 if self.has_bytes else FLOAT
 
     @property
     def is_paired(self) -> bool:
         """True if a lane of a panel has two terms."""
-        return self.lane_terms == 2
+        return self.lane_terms == _PAIR
 
     @property
-    def has_single(self) -> bool:
-        """True if the last pair of terms may lack its second one."""
-        return self.is_paired and not is_multiple(self.terms.extent, 2)
+    def has_bytes(self) -> bool:
+        """True if a lane of a panel has four terms."""
+        return self.lane_terms == _BYTES
+
+    @property
+    def has_rest(self) -> bool:
+        """True if the last lane of a column may have fewer terms than the others."""
+        return self.lane_terms > 1 and not is_multiple(self.terms.extent, self.lane_terms)
 
     @property
     def is_in_panels(self) -> bool:
@@ -124,7 +152,7 @@ class TiledProduct:
     @property
     def lane_type(self) -> str:
         """LLVM's type of a lane of a panel."""
-        return I32 if self.is_paired else FLOAT
+        return I32 if self.lane_terms > 1 else FLOAT
 
     @property
     def panel_vector(self) -> str:
@@ -169,12 +197,14 @@ class TiledProduct:
         """
         left, right, rows = self.product.left, self.product.right, self.rows.extent
         form = _FEW_ROWS.get(8 * self.vector_bytes)
+        if self.has_bytes:
+            form = _few_rows_of_bytes(rows)
         if form is None or (rows.is_constant and rows.constant > form.most):
             return None
         are_adjacent = left.inner is right.inner is ONE
         in_vector = self.lanes * self.lane_terms
         are_whole = is_multiple(self.terms.extent, in_vector)
-        least = _LEAST_VECTORS * self.lane_terms * in_vector
+        least = 1 if self.has_bytes else _LEAST_VECTORS * self.lane_terms * in_vector
         has_many = are_whole and self.terms.extent.constant >= least
         return form if are_adjacent and has_many else None
 
@@ -189,12 +219,12 @@ class TiledProduct:
 
 
 def tiled_product(
-    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False
+    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False, has_byte_dots: bool = False
 ) -> TiledProduct | None:
     """How a processor with vectors of so many bits computes a kernel in tiles; None: it does not.
 
     Fewer columns than half a tile has are faster as rows to reduce. `has_bf16_dots`: it multiplies
-    and adds pairs of bf16.
+    and adds pairs of bf16; `has_byte_dots`: four bytes.
     """
     found = find_processor_product(kernel)
     if found is None or vector_bits < _LEAST_BITS:
@@ -204,24 +234,47 @@ def tiled_product(
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
-    lane_terms = 2 if has_bf16_dots and _has_pairs(found) else 1
+    lane_terms = _PAIR if has_bf16_dots and _has_pairs(found) else 1
     order = found.right.order
-    if order is not None and order != PanelOrder(lanes * vectors, lane_terms):
+    if found.left.dtype is DType.I8:
+        if not (has_byte_dots and _has_whole_lanes(found)):
+            return None
+        lane_terms = _BYTES
+    elif order is not None and order != PanelOrder(lanes * vectors, lane_terms):
         return None
     return TiledProduct(
         found,
         lanes=lanes,
         vectors=vectors,
         height=tile_sums(vector_bits) // vectors,
-        slice_terms=_SLICE.get(vector_bits, _MOST_SLICE) * lane_terms,
+        slice_terms=_slice_terms(found.terms.extent, vector_bits, lane_terms),
         lane_terms=lane_terms,
     )
+
+
+def _slice_terms(terms: Expr, vector_bits: int, lane_terms: int) -> int:
+    """The most terms of a panel."""
+    if lane_terms == _BYTES and terms.constant <= lane_terms * _SLICE_OF_ALL_BYTES:
+        return lane_terms * _SLICE_OF_ALL_BYTES
+    return _SLICE.get(vector_bits, _MOST_SLICE) * lane_terms
 
 
 def _has_pairs(product: ProcessorProduct) -> bool:
     """True if both factors are bf16, and the terms of a row are adjacent."""
     left, right = product.left, product.right
     return left.dtype is right.dtype is DType.BF16 and left.inner is ONE
+
+
+def _few_rows_of_bytes(rows: Expr) -> FewRows:
+    if not rows.is_constant:
+        return _FEW_ROWS_OF_BYTES
+    return _FEWEST_ROWS_OF_BYTES.get(rows.constant, _FEW_ROWS_OF_BYTES)
+
+
+def _has_whole_lanes(product: ProcessorProduct) -> bool:
+    """True if the bytes of a row are adjacent and their number is known."""
+    is_in_panels = product.right.order is not None
+    return product.left.inner is ONE and product.terms.extent.is_constant and not is_in_panels
 
 
 def is_multiple(extent: Expr, number: int) -> bool:

@@ -210,6 +210,9 @@ def test_a_processor_prefers_the_target_of_its_maker_among_equal_widths() -> Non
     assert avx512.target("cpu:x86-64-v4") == "cpu:x86-64-v4"
     dots = dataclasses.replace(_processor("cpu:x86-64-v4-bf16-amd"), maker="AuthenticAMD")
     assert dots.targets()[:2] == ("cpu:x86-64-v4-bf16-amd", "cpu:x86-64-v4-amd")
+    for hidden in ("avx512_bf16", "avx512_vnni"):
+        without = dataclasses.replace(dots, flags=dots.flags - {hidden})
+        assert without.target() == "cpu:x86-64-v4-amd"
     avx2 = dataclasses.replace(_processor("cpu:x86-64-v3"), maker="AuthenticAMD")
     assert avx2.target() == "cpu:x86-64-v3-amd"
     with pytest.raises(CallerError, match="lacks the maker AuthenticAMD"):
