@@ -11,8 +11,8 @@ inputs: what the arm keeps between calls, and what a call allocates, with the li
 
 `--arms` picks the arms. `recorded` is kernelfarm with CUDA graphs, `reduce-overhead` is Inductor
 with them, and `max-autotune` is Inductor that measures the candidates of products and convolutions
-first. The first two are called only, not replayed. The seconds until each arm's first result are
-reported, too.
+first. The first two are called only, and their memory is not reported. The seconds until each arm's
+first result are reported, too.
 
 With `--frozen`, inference models are frozen, by Inductor, too. Where a GPU's machine captures other
 graphs, `run` with `--json` writes them, and `build` with that file compiles them instead.
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import json
 import sys
 import time
@@ -61,7 +62,8 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
     "max-autotune": ("inductor", {"max_autotune": True, "coordinate_descent_tuning": True}),
 }
 """The backend of each arm and its options."""
-REPLAYED = ("kernelfarm", "inductor", "max-autotune")
+REPLAYED = ("eager", "kernelfarm", "inductor", "max-autotune")
+"""The arms without graphs of their own, whose memory is that of the graphs."""
 ROUNDS = 5
 CALLS = 20
 
@@ -215,6 +217,7 @@ def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bo
     row.peak_mib, row.first_s = {}, {}
     for arm in ("eager", *arms):
         torch._dynamo.reset()
+        gc.collect()
         _start_libraries()
         before = torch.cuda.memory_allocated()
         function: Callable[..., torch.Tensor] = source.model
@@ -230,7 +233,8 @@ def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bo
         error = _error(_gradients(source.model) if is_trained else result, exact)
         del result
         source.model.zero_grad()
-        row.peak_mib[arm] = (_peak_bytes(calls[arm]) - before) / 2**20
+        if arm in REPLAYED:
+            row.peak_mib[arm] = (_peak_bytes(calls[arm]) - before) / 2**20
         source.model.zero_grad()
         if arm == "eager":
             row.eager_error = error
@@ -238,7 +242,7 @@ def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bo
             row.error = error
     row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
     if not is_trained:
-        graphs = {a: replayed(c) for a, c in calls.items() if a in REPLAYED or a == "eager"}
+        graphs = {a: replayed(c) for a, c in calls.items() if a in REPLAYED}
         row.graph_ms = median_ms(graphs, "cuda", rounds=ROUNDS, calls=CALLS)
 
 
@@ -251,7 +255,7 @@ def _start_libraries() -> None:
 def _peak_bytes(call: Call) -> int:
     """The most bytes that are allocated at a time during a call, those of before included."""
     call()
-    call()  # what the second call keeps, as recorded graphs, counts
+    call()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     call()

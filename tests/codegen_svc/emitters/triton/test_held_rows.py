@@ -76,6 +76,13 @@ def test_a_thread_holds_more_of_rows_alone() -> None:
     assert shape_of(kernel, 50304) == HeldShape(1, 256, 2048, 25, loads_ahead=0)
 
 
+@pytest.mark.parametrize(("limit", "threads"), [(16384, 512), (32768, 512)])
+def test_threads_hold_less_of_short_rows_of_varying_length(limit: int, threads: int) -> None:
+    shape = shape_of(emitter_shapes.dynamic_softmax(), limit)  # f32
+    assert shape is not None
+    assert shape.threads == threads
+
+
 def test_other_chips_keep_what_was_measured_there() -> None:
     kernel = emitter_shapes.layer_norm_silu(DType.F16, 4096, 16384)
     found = shape_of(kernel, 16384, OTHER.name)
