@@ -28,8 +28,9 @@ _MIN_THREADS = 128
 # by 8 smaller ones, RMSNorm, which also loads weights, 70 and 89.
 _CLUSTER_BLOCK_BYTES = 65536
 # Masks of all pieces take registers: up to here two programs of more threads are faster. LayerNorm
-# and SiLU over varying rows of 16,384 elements reach 90 with 128 bytes of a thread and 73 with 256.
-_SHORT_VARYING_BYTES = 65536
+# and SiLU over varying rows of 16,384 elements reach 91 with 128 bytes of a thread and 73 with 256,
+# of 32,768 elements 64 and 87.
+_SHORT_VARYING_BYTES = 32768
 _VARYING_THREAD_BYTES = 128
 # With accesses of half as many bytes, more rows end near the end of a piece. Of 50,304 elements,
 # softmax reaches 81 in 7 pieces and 84 in 13, RMSNorm, which also loads weights, 99 and 91.

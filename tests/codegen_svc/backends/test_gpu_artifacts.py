@@ -167,7 +167,7 @@ def test_varying_row_lengths_have_variants_that_hold_a_whole_row() -> None:
         is_wide = limit > 4096
         assert dict(built.launch.extras)["form"] == ("held" if is_wide else "persistent")
         assert ("cluster_blocks" in dict(built.launch.extras)) == (limit > 32768)
-        pieces = 16 if limit > 16384 else 8
+        pieces = 16 if limit > 8192 else 8
         assert built.launch.rblock_elems == (limit // pieces if is_wide else limit)
         bounds = [a for a in built.guard if a.op is GuardOp.LE]
         assert [(a.name, a.operand) for a in bounds] == [("s1", limit)]
