@@ -19,6 +19,7 @@ from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_attention import choose_attention
+from optimizer_svc.passes.choose_attention_gradients import choose_attention_gradients
 from optimizer_svc.passes.choose_batched_products import choose_batched_products
 from optimizer_svc.passes.choose_convolutions import choose_convolutions
 from optimizer_svc.passes.choose_depthwise import choose_depthwise
@@ -28,6 +29,7 @@ from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.choose_winograd import choose_winograd
 from optimizer_svc.passes.compute_attention import compute_attention
+from optimizer_svc.passes.compute_attention_gradients import compute_attention_gradients
 from optimizer_svc.passes.compute_batched_products import compute_batched_products
 from optimizer_svc.passes.compute_convolutions import compute_convolutions
 from optimizer_svc.passes.compute_depthwise import compute_depthwise
@@ -72,6 +74,18 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
+    Pass(
+        "choose-attention-gradients",
+        choose_attention_gradients,
+        ("graph", "target"),
+        "attention_gradients",
+    ),
+    Pass(
+        "compute-attention-gradients",
+        compute_attention_gradients,
+        ("graph", "attention_gradients"),
+        "graph",
+    ),
     Pass(
         "choose-convolutions",
         choose_convolutions,
@@ -121,7 +135,7 @@ PASSES: tuple[Pass, ...] = (
         choose_materialized,
         (
             *("graph", "products", "attention", "convolutions", "winograd", "batched_products"),
-            "depthwise",
+            *("depthwise", "attention_gradients"),
         ),
         "chosen",
     ),

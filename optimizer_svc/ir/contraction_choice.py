@@ -24,6 +24,21 @@ class WinogradValues(NamedTuple):
     products: int
 
 
+class GradientValues(NamedTuple):
+    """Values in memory of gradients of attention, of which a product reads one after the other.
+
+    `shares` are the weights of values, `scores` the gradients of scores before they are scaled, and
+    `keys` the keys as rows of terms. b: batch, g: heads of keys, h: heads of a group, q: queries,
+    s: keys, d: width of a head
+
+    Shapes: shares and scores (b, g, h, s, q), keys (b, g, d, s)
+    """
+
+    shares: int
+    scores: int
+    keys: int
+
+
 @dataclass(frozen=True, slots=True)
 class ContractionChoice:
     """The results of the extern nodes that become prims: attention, convolutions, batched products.
@@ -43,7 +58,9 @@ class ContractionChoice:
     have `weights`, too: values (results, down, across, channels). The pixels of the first
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
-    result: a value in memory, whose `strides` are stated.
+    result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
+    gradients of attention, by the first one. `saving` are the results of attention whose
+    log-sum-exps are read, too.
     """
 
     results: frozenset[int] = frozenset()
@@ -62,3 +79,10 @@ class ContractionChoice:
     split_taps: Mapping[int, int] = field(default_factory=dict)
     stored: frozenset[int] = frozenset()
     masked: Mapping[int, int] = field(default_factory=dict)
+    gradients: Mapping[int, GradientValues] = field(default_factory=dict)
+    saving: frozenset[int] = frozenset()
+
+    @property
+    def with_all_results(self) -> frozenset[int]:
+        """The first results of nodes of which prims compute others, too."""
+        return self.whole | self.saving | self.gradients.keys()

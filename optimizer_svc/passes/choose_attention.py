@@ -62,16 +62,17 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     chosen: list[int] = []
     factors: set[int] = set()
     rounded: set[int] = set()
+    saving: set[int] = set()
     masked: dict[int, int] = {}
     strides: dict[int, Index] = {}
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        verdict = _refused(facts, node, target.attention)
-        if verdict is None and not read.isdisjoint(node.results[1:]):
-            verdict = Refused("whose log-sum-exps are read")
+        saves = not read.isdisjoint(node.results[1:])
+        verdict = _refused(facts, node, target.attention, saves=saves)
         if verdict is None:
+            saving |= {node.results[0]} if saves else set()
             chosen.append(node.results[0])
             query, *others = operands(node)[:3]
             is_one = facts.types[query].shape[2] is ONE
@@ -91,6 +92,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
         notes=_texts(notes),
         masked=masked,
         strides=strides,
+        saving=frozenset(saving),
     )
 
 
@@ -191,12 +193,21 @@ def _rounded(node: Node, known: AttentionFacts) -> set[int]:
     return {node.results[0]} if is_rounded else set()
 
 
-def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:
-    """Why the framework computes attention; None if kernels do."""
+def _refused(
+    facts: GraphFacts, node: Node, known: AttentionFacts, *, saves: bool
+) -> Refused | None:
+    """Why the framework computes attention; None if kernels do.
+
+    With `saves`, log-sum-exps are read.
+    """
     if (verdict := _no_attention(facts, node)) is not None:
         return verdict
     query, key = (facts.types[operand] for operand in operands(node)[:2])
     is_one = query.shape[2] is ONE
+    if saves and (node.types[1].dtype, node.types[1].shape) != (DType.F32, query.shape[:3]):
+        return Refused("whose log-sum-exps are not those of each query")
+    if saves and is_one:
+        return Refused("whose log-sum-exps are read, of one query")
     if query.dtype.value not in (known.one_query if is_one else known.several_queries):
         return Refused(f"of {query.dtype.value}, for which kernels were not timed")
     sizes = (query.shape[1], query.shape[3], key.shape[1])
