@@ -37,6 +37,7 @@ class GradientValues(NamedTuple):
     shares: int
     scores: int
     keys: int
+    queries: int
 
 
 @dataclass(frozen=True, slots=True)

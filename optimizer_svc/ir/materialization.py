@@ -28,7 +28,8 @@ class Materialization:
     extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
     the memory of another value, which is complete when all its slices are. Values in `unrounded`
     stay in f32 unless they are stored. Those in `partial_sums` are stored by kernels of their own.
-    Those in `row_cats` are stored row by row, each by the kernel that sums it.
+    Those in `row_cats` are stored row by row, each by the kernel that sums it. What reads those in
+    `ends` is in other kernels.
     `notes` are decisions for the report, one fact a line.
     """
 
@@ -41,4 +42,5 @@ class Materialization:
     unrounded: frozenset[int] = frozenset()
     partial_sums: frozenset[int] = frozenset()
     row_cats: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

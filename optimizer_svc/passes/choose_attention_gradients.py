@@ -19,13 +19,13 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
     gradients, rounded, factors, strides = {}, set(), set(), {}
     for node in nodes:
         grad, output, sums, query, key, value, *masks = operands(node)
-        made = GradientValues(fresh, fresh + 1, fresh + 2)
-        fresh += 3
+        made = GradientValues(fresh, fresh + 1, fresh + 2, fresh + 3)
+        fresh += 4
         gradients[node.results[0]] = made
         factors |= {made.shares, made.scores, grad, query, key, value}
         if node.types[0].dtype.value in target.attention.rounded_shares:
             rounded.add(node.results[0])
             b, g, s, d = facts.types[key].shape
             strides[made.keys] = contiguous_strides((b, g, d, s))
-            factors.add(made.keys)
+            factors |= {made.keys, made.queries}
     return ContractionChoice(frozenset(gradients), frozenset(factors), rounded=frozenset(rounded), gradients=gradients, strides=strides)

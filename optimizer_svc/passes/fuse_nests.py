@@ -195,6 +195,10 @@ def _kept_apart(state: FusionState, a: Group, b: Group) -> Refused | None:
     """The refusal of groups whose values need kernels of their own."""
     if not state.chosen.partial_sums.isdisjoint((*a.positions, *b.positions)):
         return Refused("a part of a sum is computed early, to end the memory of what it adds")
+    pairs = ((a, b), (b, a))
+    read = ({value for value, _ in reader.reads} & {*made.positions} for made, reader in pairs)
+    if any(not state.chosen.ends.isdisjoint(values) for values in read):
+        return Refused("the other order of axes would store neighbours far from each other")
     wholes = state.sliced_values(a) | state.sliced_values(b)
     if any(value in wholes for group in (a, b) for value, _ in group.reads):
         return Refused("what is stored in parts is read when all of them are stored")
