@@ -154,6 +154,7 @@ PASSES: tuple[Pass, ...] = (
         report_fusion,
         (
             "attention",
+            "attention_gradients",
             "convolutions",
             "winograd",
             "batched_products",

@@ -134,7 +134,8 @@ class AttentionFacts:
     `one_query` are those of attention of one query for each head. Of `several_queries`, there are
     at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`. Shares
     are rounded to the type of the values if it is one of `rounded_shares`, which the processor
-    multiplies faster.
+    multiplies faster. `gradients` are the types of gradients. Kernels keep two numbers for
+    each score in memory for them, which take at most `most_gradient_bytes` each if they are f32.
     """
 
     one_query: tuple[str, ...]
@@ -142,6 +143,8 @@ class AttentionFacts:
     least_queries: int
     most_score_bytes: int
     rounded_shares: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+    most_gradient_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from kernelfarm.targets import (
     SplitAttentionFacts,
     TargetFacts,
 )
+from optimizer_svc.analysis.attention_forms import are_gradients, is_attention
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
@@ -41,7 +42,6 @@ ATTENTION = (
     _SAVING,
 )
 """The last two also return log-sum-exps, for gradients."""
-_AXES = 4
 _EVEN_WIDTH = 8
 # The keys of a program that computes gradients.
 _PROGRAM_KEYS = 128
@@ -289,7 +289,7 @@ def _gradients_refused(
         return Refused("kernels were not timed")
     if not isinstance(node.attr("scale"), float):
         return Refused("the scale varies, or results must not depend on scheduling")
-    if not _are_gradients(kinds, node.types):
+    if not are_gradients(kinds, node.types):
         return Refused("other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
@@ -315,7 +315,7 @@ def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
     if not isinstance(node.attr("scale"), float):
         return Refused("it has dropout, or a scale that varies")
     kinds = [facts.types[value] for value in operands(node)]
-    if not _is_attention(kinds, node.types):
+    if not is_attention(kinds, node.types):
         return Refused("of other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("without scores or results")
@@ -332,50 +332,3 @@ def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) 
     if scores.constant * DType.F32.itemsize_bytes > known.most_score_bytes:
         return Refused(f"with scores of more than {known.most_score_bytes} bytes")
     return None
-
-
-def _is_attention(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
-    """True if operands and result have the shapes of attention: the graph came from outside."""
-    if len(kinds) not in (3, 4) or not results:
-        return False
-    query, key, value = kinds[:3]
-    if any(kind.rank != _AXES for kind in (query, key, value)):
-        return False
-    batch, heads, length, width = query.shape
-    groups, keys = key.shape[1], key.shape[2]
-    divides = heads.is_constant and groups.is_constant and groups.constant > 0
-    return (
-        len({kind.dtype for kind in kinds}) == 1
-        and key.shape == (batch, groups, keys, width)
-        and value.shape[:3] == (batch, groups, keys)
-        and divides
-        and heads.constant % groups.constant == 0
-        and results[0].shape == (batch, heads, length, value.shape[3])
-        and results[0].dtype is query.dtype
-        and (len(kinds) == 3 or _is_mask(kinds[3], query, key))
-    )
-
-
-def _are_gradients(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
-    """True if operands and results have the shapes of attention's gradients."""
-    if len(kinds) not in (6, 7) or len(results) not in (3, 4):
-        return False
-    grad, output, sums, *given = kinds
-    return (
-        _is_attention(given, (output,))
-        and (grad.dtype, grad.shape) == (output.dtype, output.shape)
-        and (sums.dtype, sums.shape) == (DType.F32, output.shape[:3])
-        and all(
-            (made.dtype, made.shape) == (own.dtype, own.shape)
-            for made, own in zip(results, given[:3], strict=False)
-        )
-    )
-
-
-def _is_mask(mask: TensorType, query: TensorType, key: TensorType) -> bool:
-    """True if a mask has an extent of the scores, or 1, along each of its axes."""
-    scores = (*query.shape[:3], key.shape[2])
-    if mask.rank > _AXES:
-        return False
-    last = scores[_AXES - mask.rank :]
-    return all(own in (ONE, whole) for own, whole in zip(mask.shape, last, strict=True))

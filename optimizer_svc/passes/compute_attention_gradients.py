@@ -14,10 +14,10 @@ A query that sees no key has shares of 0: its log-sum-exp is 0 or inf, its score
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import Expr, as_expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
@@ -188,10 +188,9 @@ class _Writer(ContractionWriter):
 
     def _spread_mask(self, node: Node, mask: int, own: _Heads) -> int:
         """What is added to scores; a mask has up to four axes (b, heads, q, s), each or 1."""
-        one = as_expr(1)
         extents = self.types[mask].shape
-        batch, heads, queries, keys = (*(one,) * (4 - len(extents)), *extents)
-        divided = (one, one) if heads is one else own.scores[1:3]
+        batch, heads, queries, keys = (*(ONE,) * (4 - len(extents)), *extents)
+        divided = (ONE, ONE) if heads is ONE else own.scores[1:3]
         shape = (batch, *divided, queries, keys)
         viewed = self.add(node, "reshape", self.wide(node, mask), shape=shape)
         viewed = self.add(node, "permute", viewed, dims=(0, 1, 2, 4, 3))
@@ -206,7 +205,6 @@ class _Writer(ContractionWriter):
 
 
 def _one_result(node: Node, number: int) -> Node:
-    from dataclasses import replace
-
+    """The node with one of its results alone."""
     own = slice(number, number + 1)
     return replace(node, results=node.results[own], types=node.types[own])

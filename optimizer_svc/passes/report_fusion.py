@@ -26,6 +26,7 @@ from optimizer_svc.ir.splits import Splits
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
     attention: ContractionChoice,
+    attention_gradients: ContractionChoice,
     convolutions: ContractionChoice,
     winograd: ContractionChoice,
     batched_products: ContractionChoice,
@@ -47,6 +48,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
             *attention.notes,
+            *attention_gradients.notes,
             *convolutions.notes,
             *winograd.notes,
             *batched_products.notes,
