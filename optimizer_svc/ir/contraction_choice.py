@@ -27,11 +27,12 @@ class WinogradValues(NamedTuple):
 class GradientValues(NamedTuple):
     """Values in memory of gradients of attention, of which a product reads one after the other.
 
-    `shares` are the weights of values, `scores` the gradients of scores before they are scaled, and
-    `keys` the keys as rows of terms. b: batch, g: heads of keys, h: heads of a group, q: queries,
-    s: keys, d: width of a head
+    `shares` are the weights of values, `scores` the gradients of scores before they are scaled. If
+    pairs are multiplied, `keys` are the keys as rows of terms, and `queries` the gradient of the
+    queries before its axes have their order. b: batch, g: heads of keys, h: heads of a group,
+    q: queries, s: keys, d: width of a head
 
-    Shapes: shares and scores (b, g, h, s, q), keys (b, g, d, s)
+    Shapes: shares and scores (b, g, h, s, q), keys (b, g, d, s), queries (b, g, h, d, q)
     """
 
     shares: int

@@ -76,13 +76,18 @@ def _refused(kinds: list[TensorType], node: Node, known: AttentionFacts) -> Refu
         return Refused("the scale varies, or results must not depend on scheduling")
     if not are_gradients(kinds, node.types):
         return Refused("other operands")
-    query, key = kinds[3:5]
-    if query.dtype.value not in known.gradients:
-        return Refused(f"{query.dtype.value}, for which kernels were not timed")
+    if kinds[3].dtype.value not in known.gradients:
+        return Refused(f"{kinds[3].dtype.value}, for which kernels were not timed")
+    return _size_refused(kinds, known)
+
+
+def _size_refused(kinds: list[TensorType], known: AttentionFacts) -> Refused | None:
+    """Why the framework computes gradients of operands of these sizes; None if kernels do."""
     if not all(_is_fixed(kind.shape) for kind in kinds):
         return Refused("varying sizes")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
+    query, key = kinds[3:5]
     queries, keys = query.shape[2].constant, key.shape[2].constant
     if min(queries, keys) < known.least_queries:
         return Refused(f"fewer than {known.least_queries} queries or keys")

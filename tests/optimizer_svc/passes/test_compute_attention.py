@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.custom_operators.attention import ATTENTION_SAVING
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.text import parse_graph
@@ -394,6 +395,37 @@ def test_a_returned_result_has_the_layout_of_the_framework_s(target: str) -> Non
     eager = function(*args)
     assert ours.stride() == eager.stride()
     torch.testing.assert_close(ours, eager)
+
+
+@pytest.mark.parametrize("target", run_targets())
+def test_log_sum_exps_are_those_that_the_framework_saves_for_gradients(target: str) -> None:
+    """Also 0 for a query that sees no key: the framework's gradients may start from them."""
+    args, counts = heads(torch.float32, queries=QUERIES, groups=H), Counts()
+    mask = torch.zeros(B, 1, QUERIES, KEYS).masked_fill(torch.rand(QUERIES, KEYS) < 0.4, -torch.inf)
+    mask[1, :, 3] = -torch.inf
+
+    def function(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        found, sums = ATTENTION_SAVING(query, key, value, mask, False, None, False, False)
+        return torch.cat([found, sums.unsqueeze(-1)], -1)
+
+    ours, _ = run(attending(target), counts, function, *args, mask)
+    assert not counts.externs
+    torch.testing.assert_close(ours, function(*args, mask))
+
+
+def test_one_query_with_its_log_sum_exp_stays_with_the_framework() -> None:
+    graph = parse_graph(
+        ONE_QUERY.replace("aten.scaled_dot_product_attention", "kernelfarm.attention_saving")
+        .replace(
+            "%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1] =",
+            "%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1], %6: f32[1, 4, 1]@[4, 1, 1] =",
+        )
+        .replace("return ", "return %6: f32[1, 4, 1]@[4, 1, 1], ")
+    )
+    found = choose_attention(graph, attending("cpu:x86-64-v4"))
+    assert found.notes == (
+        "attention: 1 by the framework: whose log-sum-exps are read, of one query",
+    )
 
 
 REFUSED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], dict[str, Any]]] = {
