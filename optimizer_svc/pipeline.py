@@ -41,6 +41,7 @@ from optimizer_svc.passes.drop_roundings import drop_roundings
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
+from optimizer_svc.passes.launch_in_blocks import launch_in_blocks
 from optimizer_svc.passes.lay_out_gradients import lay_out_gradients
 from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.order_steps import order_steps
@@ -148,6 +149,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("apply-hints", apply_hints, ("chosen", "fusion", "built", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),
+    Pass("launch-in-blocks", launch_in_blocks, ("chosen", "built", "target"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
     Pass(
         "report-fusion",

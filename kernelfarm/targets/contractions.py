@@ -145,6 +145,7 @@ class AttentionFacts:
     rounded_shares: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
     most_gradient_bytes: int = 0
+    block_bytes: int = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,17 @@ class WinogradValues(NamedTuple):
     products: int
 
 
+class ScoreValues(NamedTuple):
+    """Values of attention that memory may hold, a number for each query and key.
+
+    `products` are those of queries and keys, `scores` are scaled and masked.
+    """
+
+    products: int
+    scores: int
+    shares: int
+
+
 class GradientValues(NamedTuple):
     """Values in memory of gradients of attention, of which a product reads one after the other.
 
@@ -62,7 +73,8 @@ class ContractionChoice:
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
     result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
     gradients of attention, by the first one. `saving` are the results of attention whose
-    log-sum-exps are read, too.
+    log-sum-exps are read, too. `scores` has the values of attention of several queries that
+    may be in memory, by its result.
     """
 
     results: frozenset[int] = frozenset()
@@ -83,6 +95,13 @@ class ContractionChoice:
     masked: Mapping[int, int] = field(default_factory=dict)
     gradients: Mapping[int, GradientValues] = field(default_factory=dict)
     saving: frozenset[int] = frozenset()
+    scores: Mapping[int, ScoreValues] = field(default_factory=dict)
+
+    @property
+    def blocked(self) -> frozenset[int]:
+        """Values that kernels may compute in blocks."""
+        gradients = (v for own in self.gradients.values() for v in (own.shares, own.scores))
+        return frozenset((*gradients, *(v for own in self.scores.values() for v in own)))
 
     @property
     def with_all_results(self) -> frozenset[int]:

@@ -16,7 +16,8 @@ class ContractionWriter(PrimsWriter):
     """A subclass says how prims compute a node; they end in one with its first result."""
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
-        tuples = (*choice.transformed.values(), *choice.gradients.values())
+        by_result = (choice.transformed, choice.gradients, choice.scores)
+        tuples = [each for made in by_result for each in made.values()]
         made = [number for each in tuples for number in each]
         named = (choice.weights, choice.rows, choice.masked)
         made += [number for each in named for number in each.values()]

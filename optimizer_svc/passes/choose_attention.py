@@ -33,7 +33,7 @@ from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.contraction_choice import ContractionChoice, Index
+from optimizer_svc.ir.contraction_choice import ContractionChoice, Index, ScoreValues
 
 _SAVING = "kernelfarm.attention_saving.default"
 ATTENTION = (
@@ -64,6 +64,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     rounded: set[int] = set()
     saving: set[int] = set()
     masked: dict[int, int] = {}
+    scores: dict[int, ScoreValues] = {}
     strides: dict[int, Index] = {}
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     notes: Counter[str] = Counter()
@@ -77,6 +78,9 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
             query, *others = operands(node)[:3]
             is_one = facts.types[query].shape[2] is ONE
             if not is_one:
+                own = ScoreValues(fresh, fresh + 1, fresh + 2)
+                scores[node.results[0]] = own
+                fresh += len(own)
                 factors |= {query, *others}
                 rounded |= _rounded(node, target.attention)
             elif len(operands(node)) > len((query, *others)):
@@ -93,6 +97,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
         masked=masked,
         strides=strides,
         saving=frozenset(saving),
+        scores=scores,
     )
 
 

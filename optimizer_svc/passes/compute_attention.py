@@ -93,6 +93,8 @@ class _Writer(ContractionWriter):
             scores = self._mask(node, scores, self._spread_mask(node, mask, sizes), sizes)
         if node.attr("is_causal") is True:
             scores = self._hide_later(node, scores, sizes)
+        if node.results[0] in self.choice.scores:
+            scores = self.name_last(self.choice.scores[node.results[0]].scores)
         shares, total, top = self._softmax(node, scores, sizes)
         wide, first = self.wide(node, value), _one_result(node, 0)
         if queries is ONE:
@@ -211,6 +213,10 @@ class _Writer(ContractionWriter):
         left = self.add(node, "broadcast_in_dim", rows, shape=shape, dims=(*sizes.row_dims, last))
         right = self.add(node, "broadcast_in_dim", keys, shape=shape, dims=(0, 1, last - 1, last))
         found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(last,))
+        if node.results[0] in self.choice.scores:
+            found = self.name_last(self.choice.scores[node.results[0]].products)
+        if node.attr("scale") == 1.0:
+            return found
         return self.add(node, "mul", found, self._number(node, node.attr("scale"), sizes.scores))
 
     def _mask(self, node: Node, scores: int, mask: int, sizes: _Sizes) -> int:
@@ -250,8 +256,10 @@ class _Writer(ContractionWriter):
         apart = self.add(node, "sub", scores, self._spread(node, top, sizes.scores))
         shares = self.add(node, "exp", apart)
         if node.results[0] in self.choice.rounded:
-            narrow = self.add(node, "convert", shares, dtype=node.types[0].dtype, is_cast=True)
-            shares = self.wide(node, narrow)
+            shares = self.add(node, "convert", shares, dtype=node.types[0].dtype, is_cast=True)
+        if node.results[0] in self.choice.scores:
+            shares = self.name_last(self.choice.scores[node.results[0]].shares)
+        shares = self.wide(node, shares)
         total = self.add(node, "sum", shares, dims=last)
         one = self._number(node, 1.0, sizes.rows)
         return shares, self.add(node, "where", sees_nothing, one, total), top

@@ -1,0 +1,348 @@
+"""Launches kernels for one block of large memory after the other, so that it needs little memory.
+
+Several kernels make and read the scores of attention. If each computes all of them, memory holds
+all, which no cache does. Instead, the kernels are launched for a block of scores, then for the next
+one, which takes the same memory. What else is launched between them comes before or behind all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.graph_ir import Node
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.program_ir import BufferKind
+from kernelfarm.ir.work_budget import spend
+from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.storages import span_elems
+from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
+from optimizer_svc.ir.materialization import Materialization
+from optimizer_svc.ir.memory_uses import Memories, StepUse
+from optimizer_svc.kernels.block_windows import (
+    Step,
+    block_kernel,
+    block_sizes,
+    is_block,
+    memory_steps,
+    window_starts,
+    windows_of,
+)
+from optimizer_svc.kernels.distinct_kernels import DistinctKernels
+
+MOST_BLOCKS = 256
+"""Each block is a launch of each kernel."""
+
+
+def launch_in_blocks(
+    chosen: Materialization, built: BuiltSteps, target: TargetFacts
+) -> BuiltSteps:
+    """The steps, with those that share large memory launched for one block after the other."""
+    if not chosen.blocked or target.attention is None:
+        return built
+    work = _Blocks(chosen, built, target.attention.block_bytes)
+    for family in work.families():
+        work.divide(family)
+    return work.result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """Launches that share memory, by their positions, with their parameters of that memory.
+
+    `item_bytes` are those of one element of all memories.
+    """
+
+    memories: frozenset[int]
+    params: Mapping[int, tuple[str, ...]]
+    elems: int
+    item_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """Blocks of so many elements, and for each launch the windows of its axes in every block.
+
+    `windows` are their points, `starts` their first points.
+    """
+
+    elems: int
+    count: int
+    windows: Mapping[int, dict[str, int]]
+    starts: Mapping[int, list[dict[str, int]]]
+
+
+class _Blocks:
+    """The steps so far; positions are those among the steps that were built."""
+
+    def __init__(self, chosen: Materialization, built: BuiltSteps, block_bytes: int) -> None:
+        self._chosen, self._built, self._block_bytes = chosen, built, block_bytes
+        self._memories = Memories(chosen)
+        self._uses = [self._shared_use(use) for use in self._memories.built_uses(built)]
+        self._order: list[int] = [*range(len(built.steps))]
+        self._runs: dict[int, tuple[list[int], list[list[PlannedLaunch]]]] = {}
+        self._distinct = DistinctKernels()
+        self._blocks: dict[int, tuple[int, int]] = {}
+        self._fresh = 1 + max(chosen.storages)
+        self._notes: list[str] = []
+        for kernel in built.kernels:
+            self._distinct.number(kernel)
+
+    def _memory(self, value: int) -> int:
+        memory = self._memories.of(value)
+        return self._built.shared.get(memory, memory)
+
+    def _shared_use(self, use: StepUse) -> StepUse:
+        own = self._built.shared
+        return StepUse(
+            tuple(own.get(m, m) for m in use.reads), tuple(own.get(m, m) for m in use.writes)
+        )
+
+    def families(self) -> list[_Family]:
+        """The launches of each set of memories that are used together."""
+        wanted = {
+            self._memory(value)
+            for value in self._chosen.blocked
+            if value in self._chosen.storages
+            and self._chosen.storages[value].kind is BufferKind.TEMPORARY
+        }
+        groups: list[set[int]] = []
+        for use in self._uses:
+            touched = wanted & {*use.reads, *use.writes}
+            if touched:
+                joined = [g for g in groups if g & touched]
+                groups = [g for g in groups if not g & touched]
+                groups.append(touched.union(*joined))
+        found = (self._family(frozenset(group)) for group in groups)
+        return [family for family in found if family is not None]
+
+    def _family(self, memories: frozenset[int]) -> _Family | None:
+        params: dict[int, tuple[str, ...]] = {}
+        for position, (step, use) in enumerate(zip(self._built.steps, self._uses, strict=True)):
+            if memories.isdisjoint((*use.reads, *use.writes)):
+                continue
+            if not isinstance(step, PlannedLaunch):
+                return None
+            kernel = self._built.kernels[step.kernel]
+            named = zip(step.values, kernel.params, strict=True)
+            params[position] = tuple(p.name for v, p in named if self._memory(v) in memories)
+        storages = [self._chosen.storages[memory] for memory in sorted(memories)]
+        sizes = {span_elems(storage) for storage in storages}
+        if len(sizes) != 1 or self._memories.returned & memories:
+            return None
+        (elems,) = sizes
+        item_bytes = sum(storage.dtype.itemsize_bytes for storage in storages)
+        if not elems.is_constant or elems.constant * item_bytes <= self._block_bytes:
+            return None
+        return _Family(memories, params, elems.constant, item_bytes)
+
+    def divide(self, family: _Family) -> None:
+        """Launches a family in blocks if its kernels can compute them."""
+        spend(64 * len(family.params))
+        steps: dict[int, tuple[Step, ...]] = {}
+        for position, params in family.params.items():
+            found = memory_steps(self._kernel(position), params)
+            if found is None:
+                return
+            steps[position] = found
+        around = self._around(family)
+        division = None if around is None else self._division(family, steps)
+        local = None if division is None else self._local(family, division)
+        if around is None or division is None or local is None:
+            return
+        count = division.count
+        spend(4 * count * len(steps))
+        numbers = [self._numbered(local) for _ in range(count)]
+        launches = {
+            position: self._launches(position, division, local, numbers) for position in steps
+        }
+        before, behind = around
+        first, positions = min(steps), sorted(steps)
+        span = [*before, *positions, *behind]
+        at = self._order.index(first)
+        self._order[at : at + len(span)] = span
+        self._runs[first] = (
+            positions,
+            [[launches[position][number] for position in positions] for number in range(count)],
+        )
+        self._notes.append(
+            f"attention: {len(steps)} kernels for {count} blocks of {division.elems} scores each"
+        )
+
+    def _launches(
+        self,
+        position: int,
+        division: _Division,
+        local: Mapping[int, int],
+        numbers: Sequence[Mapping[int, int]],
+    ) -> list[PlannedLaunch]:
+        """The launches of a kernel, one for each block."""
+        step, kernel = self._built.steps[position], self._kernel(position)
+        assert isinstance(step, PlannedLaunch)  # as `_family` found it
+        memories = [self._memory(value) for value in step.values]
+        named = zip(memories, kernel.params, strict=True)
+        own = {param.name: local[memory] for memory, param in named if memory in local}
+        windows = division.windows[position]
+        made = self._distinct.number(block_kernel(kernel, windows, own))
+        return [
+            PlannedLaunch(
+                made,
+                tuple(
+                    block.get(memory, value)
+                    for memory, value in zip(memories, step.values, strict=True)
+                ),
+                tuple(as_expr(starts[name]) for name in windows),
+            )
+            for block, starts in zip(numbers, division.starts[position], strict=True)
+        ]
+
+    def _local(self, family: _Family, division: _Division) -> dict[int, int] | None:
+        """The elements of a block of each memory that the family alone uses.
+
+        None if a block would use more of one of them, such as the sums of rows.
+        """
+        inside = {*family.params}
+        users: dict[int, set[int]] = {}
+        for position, use in enumerate(self._uses):
+            for memory in (*use.reads, *use.writes):
+                users.setdefault(memory, set()).add(position)
+        found = dict.fromkeys(family.memories, division.elems)
+        for memory, own in users.items():
+            is_made = any(memory in self._uses[position].writes for position in own & inside)
+            if memory in found or not is_made or len(own) == 1 or not own <= inside:
+                continue
+            if self._memories.kind(memory) is not BufferKind.TEMPORARY:
+                continue
+            whole = span_elems(self._chosen.storages[memory])
+            if not whole.is_constant or whole.constant % division.count:
+                return None
+            found[memory] = whole.constant // division.count
+            if not all(self._is_block(p, memory, found[memory], division) for p in own):
+                return None
+        return found
+
+    def _is_block(self, position: int, memory: int, elems: int, division: _Division) -> bool:
+        step, kernel = self._built.steps[position], self._kernel(position)
+        assert isinstance(step, PlannedLaunch)  # as `_family` found it
+        return all(
+            is_block(
+                kernel, param.name, elems, division.windows[position], division.starts[position]
+            )
+            for value, param in zip(step.values, kernel.params, strict=True)
+            if self._memory(value) == memory
+        )
+
+    def _numbered(self, local: Mapping[int, int]) -> dict[int, int]:
+        """A number for a block of each memory."""
+        found = {}
+        for memory, elems in local.items():
+            found[memory] = self._fresh
+            self._blocks[self._fresh] = memory, elems
+            self._fresh += 1
+        return found
+
+    def _kernel(self, position: int) -> Kernel:
+        step = self._built.steps[position]
+        assert isinstance(step, PlannedLaunch)  # as `_family` found it
+        return self._built.kernels[step.kernel]
+
+    def _division(
+        self, family: _Family, steps: Mapping[int, tuple[Step, ...]]
+    ) -> _Division | None:
+        """The largest blocks that fit, else the smallest ones; None if kernels compute none."""
+        found = None
+        for elems in block_sizes(steps[min(steps)]):
+            count = family.elems // elems
+            if count > MOST_BLOCKS:
+                break
+            if count == 1 or family.elems % elems:
+                continue
+            spend(4 * count * len(steps))
+            starts = {p: window_starts(own, elems, count) for p, own in steps.items()}
+            made = {position: own for position, own in starts.items() if own is not None}
+            if len(made) < len(starts):
+                continue
+            windows = {position: windows_of(own, elems) for position, own in steps.items()}
+            found = _Division(elems, count, windows, made)
+            if elems * family.item_bytes <= self._block_bytes:
+                return found
+        return found
+
+    def _around(self, family: _Family) -> tuple[list[int], list[int]] | None:
+        """The other steps between a family's first and last: those before, and those behind it.
+
+        None if one reads what the family makes and makes what the family reads.
+        """
+        positions = sorted(family.params)
+        start = self._order.index(positions[0])
+        span = self._order[start : self._order.index(positions[-1]) + 1]
+        if [p for p in span if p in family.params] != positions:
+            return None
+        before: list[int] = []
+        behind: list[int] = []
+        done: list[int] = []
+        for position in span:
+            if position in family.params:
+                if self._conflicts(position, behind):
+                    return None
+                done.append(position)
+            elif isinstance(self._built.steps[position], PlannedLaunch) and not self._conflicts(
+                position, (*done, *behind)
+            ):
+                before.append(position)
+            else:
+                behind.append(position)
+        return before, behind
+
+    def _conflicts(self, position: int, others: Sequence[int]) -> bool:
+        """True if a step must stay behind one of others: one writes what the other one uses."""
+        own = self._uses[position]
+        for other in others:
+            use = self._uses[other]
+            if not {*own.writes}.isdisjoint((*use.reads, *use.writes)):
+                return True
+            if not {*own.reads}.isdisjoint(use.writes):
+                return True
+        return False
+
+    def result(self) -> BuiltSteps:
+        """The steps with all families in blocks."""
+        if not self._runs:
+            return self._built
+        steps: list[PlannedLaunch | Node] = []
+        sources: list[int] = []
+        inside = {p for first, (own, _) in self._runs.items() for p in own if p != first}
+        for position in self._order:
+            if position in self._runs:
+                own, blocks = self._runs[position]
+                for launches in blocks:
+                    steps += launches
+                    sources += own
+            elif position not in inside:
+                steps.append(self._built.steps[position])
+                sources.append(position)
+        return _with_used_kernels(
+            replace(
+                self._built,
+                kernels=tuple(self._distinct.kernels),
+                steps=tuple(steps),
+                notes=(*self._built.notes, *self._notes),
+                sources=tuple(sources),
+                blocks=self._blocks,
+            )
+        )
+
+
+def _with_used_kernels(built: BuiltSteps) -> BuiltSteps:
+    """The steps without kernels that nothing launches, in order of their first use."""
+    numbers: dict[int, int] = {}
+    steps: list[PlannedLaunch | Node] = []
+    for step in built.steps:
+        if isinstance(step, PlannedLaunch):
+            number = numbers.setdefault(step.kernel, len(numbers))
+            steps.append(replace(step, kernel=number))
+        else:
+            steps.append(step)
+    kernels = tuple(built.kernels[number] for number in numbers)
+    return replace(built, kernels=kernels, steps=tuple(steps))
