@@ -31,6 +31,7 @@ from kernelfarm.targets import (
 from optimizer_svc.analysis.attention_forms import are_gradients, is_attention
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice, Index, ScoreValues
@@ -329,11 +330,13 @@ def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
 
 def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) -> Refused | None:
     """Why the framework computes attention of several queries; None if kernels do."""
-    scores = product_of([*query.shape[:3], key.shape[2]])
-    if not scores.is_constant:
+    rows, keys = product_of(query.shape[:3]), key.shape[2]
+    if not (rows.is_constant and keys.is_constant):
         return Refused("of several queries, with a varying number of scores")
     if query.shape[2].constant < known.least_queries:
         return Refused(f"of 2 to {known.least_queries - 1} queries")
-    if scores.constant * DType.F32.itemsize_bytes > known.most_score_bytes:
-        return Refused(f"with scores of more than {known.most_score_bytes} bytes")
+    heads, queries = product_of(query.shape[:2]).constant, query.shape[2].constant
+    scores = least_block_elems(heads, queries, keys.constant)
+    if scores * DType.F32.itemsize_bytes > known.most_score_bytes:
+        return Refused(f"with blocks of more than {known.most_score_bytes} bytes of scores")
     return None

@@ -17,6 +17,7 @@ from kernelfarm.targets import AttentionFacts, TargetFacts
 from optimizer_svc.analysis.attention_forms import are_gradients
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.graph_facts import graph_facts, operands, outputs_read
+from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice, GradientValues, Index
@@ -91,9 +92,10 @@ def _size_refused(kinds: list[TensorType], known: AttentionFacts) -> Refused | N
     queries, keys = query.shape[2].constant, key.shape[2].constant
     if min(queries, keys) < known.least_queries:
         return Refused(f"fewer than {known.least_queries} queries or keys")
-    scores = product_of(query.shape[:2]).constant * queries * keys
+    heads = product_of(query.shape[:2]).constant
+    scores = least_block_elems(heads, queries, keys, of_whole_heads=True)
     if scores * DType.F32.itemsize_bytes > known.most_gradient_bytes:
-        return Refused(f"scores of more than {known.most_gradient_bytes} bytes")
+        return Refused(f"blocks of more than {known.most_gradient_bytes} bytes of scores")
     return None
 
 

@@ -16,6 +16,7 @@ from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.score_blocks import MOST_BLOCKS
 from optimizer_svc.analysis.storages import span_elems
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
@@ -30,9 +31,6 @@ from optimizer_svc.kernels.block_windows import (
     windows_of,
 )
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
-
-MOST_BLOCKS = 256
-"""Each block is a launch of each kernel."""
 
 
 def launch_in_blocks(
