@@ -74,7 +74,7 @@ class ContractionChoice:
     result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
     gradients of attention, by the first one. `saving` are the results of attention whose
     log-sum-exps are read, too. `scores` has the values of attention of several queries that
-    may be in memory, by its result.
+    may be in memory, by its result; `causal` are those results in which later keys are hidden.
     """
 
     results: frozenset[int] = frozenset()
@@ -96,12 +96,18 @@ class ContractionChoice:
     gradients: Mapping[int, GradientValues] = field(default_factory=dict)
     saving: frozenset[int] = frozenset()
     scores: Mapping[int, ScoreValues] = field(default_factory=dict)
+    causal: frozenset[int] = frozenset()
 
     @property
     def blocked(self) -> frozenset[int]:
         """Values that kernels may compute in blocks."""
         gradients = (v for own in self.gradients.values() for v in (own.shares, own.scores))
         return frozenset((*gradients, *(v for own in self.scores.values() for v in own)))
+
+    @property
+    def causal_scores(self) -> frozenset[int]:
+        """Those of the scores of causal attention."""
+        return frozenset(v for result in self.causal for v in self.scores[result])
 
     @property
     def with_all_results(self) -> frozenset[int]:

@@ -143,12 +143,13 @@ def is_block(
 
 
 def block_kernel(
-    kernel: Kernel, windows: Mapping[str, int], local: Mapping[str, int]
+    kernel: Kernel, windows: Mapping[str, int], local: Mapping[str, int], ending: str = ""
 ) -> Kernel:
     """The kernel of a block; its sizes are the first points of the divided axes, in order.
 
     `windows` are the points of these axes in a block, `local` the elements of the parameters that
-    are memory of the block alone.
+    are memory of the block alone. The points of the axis `ending` are the last size, if one is
+    named.
     """
     sizes, shift, own = [], dict[str, Expr](), dict[str, Expr]()
     extents = {axis.name: axis.extent.as_int() for axis in kernel.outer}
@@ -158,6 +159,11 @@ def block_kernel(
         own[name] = ZERO if points == 1 else symbol(name)
         shift[name] = own[name] + symbol(size.name)
         extents[name] = points
+    lengths = {name: as_expr(extent) for name, extent in extents.items()}
+    lengths |= {axis.name: axis.extent for axis in kernel.reduction}
+    if ending:
+        sizes.append(SizeSymbol(f"s{len(sizes)}", 1, lengths[ending].as_int()))
+        lengths[ending] = symbol(sizes[-1].name)
     moved = rewrite_indices(kernel, lambda expr: expr.substitute(shift))
     return replace(
         moved,
@@ -167,10 +173,11 @@ def block_kernel(
         ),
         sizes=tuple(sizes),
         outer=tuple(
-            Axis(axis.name, as_expr(extents[axis.name]))
+            Axis(axis.name, lengths[axis.name])
             for axis in kernel.outer
             if windows.get(axis.name) != 1
         ),
+        reduction=tuple(Axis(axis.name, lengths[axis.name]) for axis in kernel.reduction),
         body=tuple(
             replace(after, index=before.index.substitute(own))
             if isinstance(before, Load | Store)

@@ -66,6 +66,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     saving: set[int] = set()
     masked: dict[int, int] = {}
     scores: dict[int, ScoreValues] = {}
+    causal: set[int] = set()
     strides: dict[int, Index] = {}
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     notes: Counter[str] = Counter()
@@ -82,6 +83,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
                 own = ScoreValues(fresh, fresh + 1, fresh + 2)
                 scores[node.results[0]] = own
                 fresh += len(own)
+                causal |= {node.results[0]} if node.attr("is_causal") is True else set()
                 factors |= {query, *others}
                 rounded |= _rounded(node, target.attention)
             elif len(operands(node)) > len((query, *others)):
@@ -99,6 +101,7 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
         strides=strides,
         saving=frozenset(saving),
         scores=scores,
+        causal=frozenset(causal),
     )
 
 

@@ -8,7 +8,7 @@ one, which takes the same memory. What else is launched between them comes befor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Node
@@ -17,7 +17,7 @@ from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.score_blocks import MOST_BLOCKS
-from optimizer_svc.analysis.storages import span_elems
+from optimizer_svc.analysis.storages import Storage, span_elems
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories, StepUse
@@ -31,6 +31,10 @@ from optimizer_svc.kernels.block_windows import (
     windows_of,
 )
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
+
+CAUSAL_BLOCKS = 16
+"""Blocks of a head's queries that see no later keys, if each has at least `LEAST_CAUSAL_ROWS`."""
+LEAST_CAUSAL_ROWS = 128
 
 
 def launch_in_blocks(
@@ -49,26 +53,31 @@ def launch_in_blocks(
 class _Family:
     """Launches that share memory, by their positions, with their parameters of that memory.
 
-    `item_bytes` are those of one element of all memories.
+    `item_bytes` are those of one element of all memories. `causal` are the numbers of queries and
+    keys if later keys are hidden.
     """
 
     memories: frozenset[int]
     params: Mapping[int, tuple[str, ...]]
     elems: int
     item_bytes: int
+    causal: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Division:
     """Blocks of so many elements, and for each launch the windows of its axes in every block.
 
-    `windows` are their points, `starts` their first points.
+    `windows` are their points, `starts` their first points. If blocks of causal attention see no
+    later keys, `endings` are the axes of keys, and `ends` the keys that each block sees.
     """
 
     elems: int
     count: int
     windows: Mapping[int, dict[str, int]]
     starts: Mapping[int, list[dict[str, int]]]
+    endings: Mapping[int, str] = field(default_factory=dict)
+    ends: tuple[int, ...] = ()
 
 
 class _Blocks:
@@ -133,7 +142,16 @@ class _Blocks:
         item_bytes = sum(storage.dtype.itemsize_bytes for storage in storages)
         if not elems.is_constant or elems.constant * item_bytes <= self._block_bytes:
             return None
-        return _Family(memories, params, elems.constant, item_bytes)
+        return _Family(memories, params, elems.constant, item_bytes, self._causal(storages))
+
+    def _causal(self, storages: Sequence[Storage]) -> tuple[int, int] | None:
+        """The queries and keys of scores (..., queries, keys) if they all are of causal attention."""
+        causal = {self._memory(v) for v in self._chosen.causal if v in self._chosen.storages}
+        sides = {storage.shape[-2:] for storage in storages}
+        if len(sides) != 1 or not all(storage.value in causal for storage in storages):
+            return None
+        ((queries, keys),) = sides
+        return queries.as_int(), keys.as_int()
 
     def divide(self, family: _Family) -> None:
         """Launches a family in blocks if its kernels can compute them."""
@@ -182,7 +200,9 @@ class _Blocks:
         named = zip(memories, kernel.params, strict=True)
         own = {param.name: local[memory] for memory, param in named if memory in local}
         windows = division.windows[position]
-        made = self._distinct.number(block_kernel(kernel, windows, own))
+        ending = division.endings.get(position, "")
+        made = self._distinct.number(block_kernel(kernel, windows, own, ending))
+        ends = [(as_expr(end),) for end in division.ends] or [()] * division.count
         return [
             PlannedLaunch(
                 made,
@@ -190,9 +210,11 @@ class _Blocks:
                     block.get(memory, value)
                     for memory, value in zip(memories, step.values, strict=True)
                 ),
-                tuple(as_expr(starts[name]) for name in windows),
+                (*(as_expr(starts[name]) for name in windows), *end),
             )
-            for block, starts in zip(numbers, division.starts[position], strict=True)
+            for block, starts, end in zip(
+                numbers, division.starts[position], ends, strict=True
+            )
         ]
 
     def _local(self, family: _Family, division: _Division) -> dict[int, int] | None:
@@ -262,10 +284,19 @@ class _Blocks:
             if len(made) < len(starts):
                 continue
             windows = {position: windows_of(own, elems) for position, own in steps.items()}
-            found = _Division(elems, count, windows, made)
-            if elems * family.item_bytes <= self._block_bytes:
+            found = _ending(_Division(elems, count, windows, made), family, steps)
+            if elems * family.item_bytes <= self._most_bytes(family):
                 return found
         return found
+
+    def _most_bytes(self, family: _Family) -> int:
+        """The bytes of a block; if later keys are hidden, several blocks for each long head."""
+        if family.causal is None:
+            return self._block_bytes
+        queries, keys = family.causal
+        head_bytes = queries * keys * family.item_bytes
+        least = max(head_bytes // CAUSAL_BLOCKS, LEAST_CAUSAL_ROWS * keys * family.item_bytes)
+        return min(self._block_bytes, least)
 
     def _around(self, family: _Family) -> tuple[list[int], list[int]] | None:
         """The other steps between a family's first and last: those before, and those behind it.
@@ -330,6 +361,26 @@ class _Blocks:
                 blocks=self._blocks,
             )
         )
+
+
+def _ending(
+    division: _Division, family: _Family, steps: Mapping[int, tuple[Step, ...]]
+) -> _Division:
+    """The division with the keys that blocks of causal attention see, if kernels may end there."""
+    if family.causal is None:
+        return division
+    queries, keys = family.causal
+    rows = division.elems // keys
+    endings = {
+        position: step.name
+        for position, own in steps.items()
+        for step in own
+        if (step.elems, step.extent) == (1, keys)
+    }
+    if rows == 0 or queries % max(rows, 1) or division.elems % keys or len(endings) < len(steps):
+        return division
+    ends = (min(keys, number * rows % queries + rows) for number in range(division.count))
+    return replace(division, endings=endings, ends=tuple(ends))
 
 
 def _with_used_kernels(built: BuiltSteps) -> BuiltSteps:
