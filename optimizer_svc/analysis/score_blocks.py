@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 MOST_BLOCKS = 256
 """Each block is a launch of each kernel, which a plan lists."""
 
@@ -12,8 +14,14 @@ def least_block_elems(heads: int, queries: int, keys: int, *, of_whole_heads: bo
     `heads` are those of all sequences. Blocks of gradients are `of_whole_heads`, whose sums are
     over queries and over keys.
     """
-    counts = [heads // own for own in range(1, heads + 1) if heads % own == 0]
+    counts = divisors(heads)
     if not of_whole_heads:
-        counts += [heads * parts for parts in range(1, queries + 1) if queries % parts == 0]
-    count = max(count for count in (1, *counts) if count <= MOST_BLOCKS)
+        counts += [heads * parts for parts in divisors(queries)]
+    count = max(count for count in counts if count <= MOST_BLOCKS)
     return heads * queries * keys // count
+
+
+def divisors(number: int) -> list[int]:
+    """The positive divisors of a positive number."""
+    small = [own for own in range(1, math.isqrt(number) + 1) if number % own == 0]
+    return small + [number // own for own in small if own * own != number]

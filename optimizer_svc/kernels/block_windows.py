@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Store
+from optimizer_svc.analysis.score_blocks import divisors
 from optimizer_svc.kernels.rewrite_indices import accesses, rewrite_indices
 
 
@@ -66,11 +67,7 @@ def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[Step, ...] | 
 def block_sizes(steps: tuple[Step, ...]) -> list[int]:
     """The elements of blocks in which one axis has a window, the largest first."""
     found = {
-        step.elems * points
-        for step in steps
-        if not step.fixed
-        for points in range(1, step.extent + 1)
-        if step.extent % points == 0
+        step.elems * points for step in steps if not step.fixed for points in divisors(step.extent)
     }
     return sorted(found, reverse=True)
 

@@ -8,38 +8,24 @@ one, which takes the same memory. What else is launched between them comes befor
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from kernelfarm.ir.algebra.expr import as_expr
+from kernelfarm.ir.algebra.expr import Expr, as_expr
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
-from optimizer_svc.analysis.score_blocks import MOST_BLOCKS
 from optimizer_svc.analysis.storages import Storage, span_elems
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories, StepUse
-from optimizer_svc.kernels.block_windows import (
-    Step,
-    block_kernel,
-    block_sizes,
-    is_block,
-    memory_steps,
-    window_starts,
-    windows_of,
-)
+from optimizer_svc.kernels.block_divisions import BlockDivision, BlockFamily, block_division
+from optimizer_svc.kernels.block_windows import Step, block_kernel, is_block, memory_steps
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 
-CAUSAL_BLOCKS = 16
-"""Blocks of a head's queries that see no later keys, if each has at least `LEAST_CAUSAL_ROWS`."""
-LEAST_CAUSAL_ROWS = 128
 
-
-def launch_in_blocks(
-    chosen: Materialization, built: BuiltSteps, target: TargetFacts
-) -> BuiltSteps:
+def launch_in_blocks(chosen: Materialization, built: BuiltSteps, target: TargetFacts) -> BuiltSteps:
     """The steps, with those that share large memory launched for one block after the other."""
     if not chosen.blocked or target.attention is None:
         return built
@@ -47,37 +33,6 @@ def launch_in_blocks(
     for family in work.families():
         work.divide(family)
     return work.result()
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """Launches that share memory, by their positions, with their parameters of that memory.
-
-    `item_bytes` are those of one element of all memories. `causal` are the numbers of queries and
-    keys if later keys are hidden.
-    """
-
-    memories: frozenset[int]
-    params: Mapping[int, tuple[str, ...]]
-    elems: int
-    item_bytes: int
-    causal: tuple[int, int] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Division:
-    """Blocks of so many elements, and for each launch the windows of its axes in every block.
-
-    `windows` are their points, `starts` their first points. If blocks of causal attention see no
-    later keys, `endings` are the axes of keys, and `ends` the keys that each block sees.
-    """
-
-    elems: int
-    count: int
-    windows: Mapping[int, dict[str, int]]
-    starts: Mapping[int, list[dict[str, int]]]
-    endings: Mapping[int, str] = field(default_factory=dict)
-    ends: tuple[int, ...] = ()
 
 
 class _Blocks:
@@ -106,7 +61,7 @@ class _Blocks:
             tuple(own.get(m, m) for m in use.reads), tuple(own.get(m, m) for m in use.writes)
         )
 
-    def families(self) -> list[_Family]:
+    def families(self) -> list[BlockFamily]:
         """The launches of each set of memories that are used together."""
         wanted = {
             self._memory(value)
@@ -124,7 +79,7 @@ class _Blocks:
         found = (self._family(frozenset(group)) for group in groups)
         return [family for family in found if family is not None]
 
-    def _family(self, memories: frozenset[int]) -> _Family | None:
+    def _family(self, memories: frozenset[int]) -> BlockFamily | None:
         params: dict[int, tuple[str, ...]] = {}
         for position, (step, use) in enumerate(zip(self._built.steps, self._uses, strict=True)):
             if memories.isdisjoint((*use.reads, *use.writes)):
@@ -142,10 +97,10 @@ class _Blocks:
         item_bytes = sum(storage.dtype.itemsize_bytes for storage in storages)
         if not elems.is_constant or elems.constant * item_bytes <= self._block_bytes:
             return None
-        return _Family(memories, params, elems.constant, item_bytes, self._causal(storages))
+        return BlockFamily(memories, params, elems.constant, item_bytes, self._causal(storages))
 
     def _causal(self, storages: Sequence[Storage]) -> tuple[int, int] | None:
-        """The queries and keys of scores (..., queries, keys) if they all are of causal attention."""
+        """The queries and keys of scores (..., queries, keys) of causal attention."""
         causal = {self._memory(v) for v in self._chosen.causal if v in self._chosen.storages}
         sides = {storage.shape[-2:] for storage in storages}
         if len(sides) != 1 or not all(storage.value in causal for storage in storages):
@@ -153,7 +108,7 @@ class _Blocks:
         ((queries, keys),) = sides
         return queries.as_int(), keys.as_int()
 
-    def divide(self, family: _Family) -> None:
+    def divide(self, family: BlockFamily) -> None:
         """Launches a family in blocks if its kernels can compute them."""
         spend(64 * len(family.params))
         steps: dict[int, tuple[Step, ...]] = {}
@@ -163,7 +118,7 @@ class _Blocks:
                 return
             steps[position] = found
         around = self._around(family)
-        division = None if around is None else self._division(family, steps)
+        division = None if around is None else block_division(family, steps, self._block_bytes)
         local = None if division is None else self._local(family, division)
         if around is None or division is None or local is None:
             return
@@ -189,7 +144,7 @@ class _Blocks:
     def _launches(
         self,
         position: int,
-        division: _Division,
+        division: BlockDivision,
         local: Mapping[int, int],
         numbers: Sequence[Mapping[int, int]],
     ) -> list[PlannedLaunch]:
@@ -202,7 +157,7 @@ class _Blocks:
         windows = division.windows[position]
         ending = division.endings.get(position, "")
         made = self._distinct.number(block_kernel(kernel, windows, own, ending))
-        ends = [(as_expr(end),) for end in division.ends] or [()] * division.count
+        ends: list[tuple[Expr, ...]] = [(as_expr(end),) for end in division.ends]
         return [
             PlannedLaunch(
                 made,
@@ -213,11 +168,11 @@ class _Blocks:
                 (*(as_expr(starts[name]) for name in windows), *end),
             )
             for block, starts, end in zip(
-                numbers, division.starts[position], ends, strict=True
+                numbers, division.starts[position], ends or [()] * division.count, strict=True
             )
         ]
 
-    def _local(self, family: _Family, division: _Division) -> dict[int, int] | None:
+    def _local(self, family: BlockFamily, division: BlockDivision) -> dict[int, int] | None:
         """The elements of a block of each memory that the family alone uses.
 
         None if a block would use more of one of them, such as the sums of rows.
@@ -242,7 +197,7 @@ class _Blocks:
                 return None
         return found
 
-    def _is_block(self, position: int, memory: int, elems: int, division: _Division) -> bool:
+    def _is_block(self, position: int, memory: int, elems: int, division: BlockDivision) -> bool:
         step, kernel = self._built.steps[position], self._kernel(position)
         assert isinstance(step, PlannedLaunch)  # as `_family` found it
         return all(
@@ -267,38 +222,7 @@ class _Blocks:
         assert isinstance(step, PlannedLaunch)  # as `_family` found it
         return self._built.kernels[step.kernel]
 
-    def _division(
-        self, family: _Family, steps: Mapping[int, tuple[Step, ...]]
-    ) -> _Division | None:
-        """The largest blocks that fit, else the smallest ones; None if kernels compute none."""
-        found = None
-        for elems in block_sizes(steps[min(steps)]):
-            count = family.elems // elems
-            if count > MOST_BLOCKS:
-                break
-            if count == 1 or family.elems % elems:
-                continue
-            spend(4 * count * len(steps))
-            starts = {p: window_starts(own, elems, count) for p, own in steps.items()}
-            made = {position: own for position, own in starts.items() if own is not None}
-            if len(made) < len(starts):
-                continue
-            windows = {position: windows_of(own, elems) for position, own in steps.items()}
-            found = _ending(_Division(elems, count, windows, made), family, steps)
-            if elems * family.item_bytes <= self._most_bytes(family):
-                return found
-        return found
-
-    def _most_bytes(self, family: _Family) -> int:
-        """The bytes of a block; if later keys are hidden, several blocks for each long head."""
-        if family.causal is None:
-            return self._block_bytes
-        queries, keys = family.causal
-        head_bytes = queries * keys * family.item_bytes
-        least = max(head_bytes // CAUSAL_BLOCKS, LEAST_CAUSAL_ROWS * keys * family.item_bytes)
-        return min(self._block_bytes, least)
-
-    def _around(self, family: _Family) -> tuple[list[int], list[int]] | None:
+    def _around(self, family: BlockFamily) -> tuple[list[int], list[int]] | None:
         """The other steps between a family's first and last: those before, and those behind it.
 
         None if one reads what the family makes and makes what the family reads.
@@ -361,26 +285,6 @@ class _Blocks:
                 blocks=self._blocks,
             )
         )
-
-
-def _ending(
-    division: _Division, family: _Family, steps: Mapping[int, tuple[Step, ...]]
-) -> _Division:
-    """The division with the keys that blocks of causal attention see, if kernels may end there."""
-    if family.causal is None:
-        return division
-    queries, keys = family.causal
-    rows = division.elems // keys
-    endings = {
-        position: step.name
-        for position, own in steps.items()
-        for step in own
-        if (step.elems, step.extent) == (1, keys)
-    }
-    if rows == 0 or queries % max(rows, 1) or division.elems % keys or len(endings) < len(steps):
-        return division
-    ends = (min(keys, number * rows % queries + rows) for number in range(division.count))
-    return replace(division, endings=endings, ends=tuple(ends))
 
 
 def _with_used_kernels(built: BuiltSteps) -> BuiltSteps:

@@ -140,9 +140,7 @@ def _hints(fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]
         yield f"{hint}: kernel {program.plan.kernel_names[step.kernel]} has it"
 
 
-def _steps(
-    graph: Graph, fusion: Fusion, built: BuiltSteps, program: Program
-) -> Iterator[str]:
+def _steps(graph: Graph, fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]:
     """Each step of the plan; of launches in blocks, those of the first block."""
     for step in program.plan.steps[: _drawn(program)]:
         if isinstance(step, DrawSeeds):
