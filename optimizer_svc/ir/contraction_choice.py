@@ -39,11 +39,13 @@ class GradientValues(NamedTuple):
     """Values in memory of gradients of attention, of which a product reads one after the other.
 
     `shares` are the weights of values, `scores` the gradients of scores before they are scaled. If
-    pairs are multiplied, `keys` are the keys as rows of terms, and `queries` the gradient of the
-    queries before its axes have their order. b: batch, g: heads of keys, h: heads of a group,
-    q: queries, s: keys, d: width of a head
+    pairs are multiplied, `keys` are the keys as rows of terms. `queries` are the gradients of the
+    queries before they are scaled and their axes have their order. b: batch, g: heads of keys,
+    h: heads of a group, q: queries, s: keys, d: width of a head
 
-    Shapes: shares and scores (b, g, h, s, q), keys (b, g, d, s), queries (b, g, h, d, q)
+    Shapes:
+        shares and scores: (b, g, h, s, q); keys: (b, g, d, s)
+        queries: (b, q, g, h, d), or (b, g, h, d, q) if pairs are multiplied
     """
 
     shares: int
@@ -107,7 +109,14 @@ class ContractionChoice:
     @property
     def causal_scores(self) -> frozenset[int]:
         """Those of the scores of causal attention."""
-        return frozenset(v for result in self.causal for v in self.scores[result])
+        own = self.causal & self.scores.keys()
+        return frozenset(value for result in own for value in self.scores[result])
+
+    @property
+    def turned_causal_scores(self) -> frozenset[int]:
+        """Those of its gradients, whose rows are keys."""
+        own = (self.gradients[result] for result in self.causal & self.gradients.keys())
+        return frozenset(v for made in own for v in (made.shares, made.scores))
 
     @property
     def with_all_results(self) -> frozenset[int]:

@@ -15,34 +15,51 @@ LEAST_CAUSAL_ROWS = 128
 
 
 @dataclass(frozen=True, slots=True)
+class CausalScores:
+    """Scores of which a row of `columns` counts up to its own number, or, `turned`, from it on."""
+
+    rows: int
+    columns: int
+    turned: bool
+
+    def counted(self, first: int, rows: int) -> tuple[int, int]:
+        """The first column and the number of columns that count in any of some rows."""
+        if self.turned:
+            start = min(first, self.columns - 1)
+            return start, self.columns - start
+        return 0, min(self.columns, first + rows)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockFamily:
     """Launches that share memory, by their positions, with their parameters of that memory.
 
-    `item_bytes` are those of one element of all memories. `causal` are the numbers of queries and
-    keys if later keys are hidden.
+    `item_bytes` are those of one element of all memories. `causal` says what is hidden if later
+    keys are.
     """
 
     memories: frozenset[int]
     params: Mapping[int, tuple[str, ...]]
     elems: int
     item_bytes: int
-    causal: tuple[int, int] | None = None
+    causal: CausalScores | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDivision:
     """Blocks of so many elements, and for each launch the windows of its axes in every block.
 
-    `windows` are their points, `starts` their first points. If blocks of causal attention see no
-    later keys, `endings` are the axes of keys, and `ends` the keys that each block sees.
+    `windows` are their points, `starts` their first points. In blocks of causal attention,
+    `trimmed` are the axes of columns, and `counted` the columns of each block: the first one, and
+    how many.
     """
 
     elems: int
     count: int
     windows: Mapping[int, dict[str, int]]
     starts: Mapping[int, list[dict[str, int]]]
-    endings: Mapping[int, str] = field(default_factory=dict)
-    ends: tuple[int, ...] = ()
+    trimmed: Mapping[int, str] = field(default_factory=dict)
+    counted: tuple[tuple[int, int], ...] = ()
 
 
 def block_division(
@@ -65,7 +82,7 @@ def block_division(
         if len(made) < len(starts):
             continue
         windows = {position: windows_of(own, elems) for position, own in steps.items()}
-        found = _ending(BlockDivision(elems, count, windows, made), family, steps)
+        found = _trimmed(BlockDivision(elems, count, windows, made), family, steps)
         if elems * family.item_bytes <= _most_bytes(family, block_bytes):
             return found
     return found
@@ -75,27 +92,29 @@ def _most_bytes(family: BlockFamily, block_bytes: int) -> int:
     """The bytes of a block; if later keys are hidden, several blocks for each long head."""
     if family.causal is None:
         return block_bytes
-    queries, keys = family.causal
-    head_bytes = queries * keys * family.item_bytes
-    least = max(head_bytes // CAUSAL_BLOCKS, LEAST_CAUSAL_ROWS * keys * family.item_bytes)
-    return min(block_bytes, least)
+    row_bytes = family.causal.columns * family.item_bytes
+    rows = max(family.causal.rows // CAUSAL_BLOCKS, LEAST_CAUSAL_ROWS)
+    return min(block_bytes, rows * row_bytes)
 
 
-def _ending(
+def _trimmed(
     division: BlockDivision, family: BlockFamily, steps: Mapping[int, tuple[Step, ...]]
 ) -> BlockDivision:
-    """The division with the keys that blocks of causal attention see, if kernels may end there."""
-    if family.causal is None:
+    """The division in which blocks of causal attention have the columns that count, if all can."""
+    causal = family.causal
+    if causal is None:
         return division
-    queries, keys = family.causal
-    rows = division.elems // keys
-    endings = {
+    rows = division.elems // causal.columns
+    trimmed = {
         position: step.name
         for position, own in steps.items()
         for step in own
-        if (step.elems, step.extent) == (1, keys)
+        if (step.elems, step.extent) == (1, causal.columns)
     }
-    if rows == 0 or queries % rows or division.elems % keys or len(endings) < len(steps):
+    if rows == 0 or causal.rows % rows or division.elems % causal.columns:
         return division
-    ends = (min(keys, number * rows % queries + rows) for number in range(division.count))
-    return replace(division, endings=endings, ends=tuple(ends))
+    if len(trimmed) < len(steps):
+        return division
+    firsts = (number * rows % causal.rows for number in range(division.count))
+    counted = tuple(causal.counted(first, rows) for first in firsts)
+    return replace(division, trimmed=trimmed, counted=counted)

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
-from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Store
+from kernelfarm.ir.loop_ir import Access, Axis, Compute, Kernel, Literal, Load, Param, Reduce, Store
 from optimizer_svc.analysis.score_blocks import divisors
+from optimizer_svc.kernels.in_place import Pair, stored_in_place
 from optimizer_svc.kernels.rewrite_indices import accesses, rewrite_indices
 
 
@@ -23,13 +25,14 @@ class Step:
     """An axis of a kernel: its extent, and the elements of the memory from one point to the next.
 
     It is `fixed` if blocks cannot divide it: a reduction runs over it, or the memory is the same
-    for all its points.
+    for all its points. If it `is_summed`, a sum over it is a sum over windows.
     """
 
     name: str
     extent: int
     elems: int
     fixed: bool
+    is_summed: bool = False
 
     def window(self, block_elems: int) -> int | None:
         """How many points it has in a block; None if a block has no whole number of them."""
@@ -38,6 +41,8 @@ class Step:
         if self.fixed:
             return None
         points = max(1, block_elems // self.elems)
+        if points == 1 and self.is_summed:
+            return None
         is_whole = points == 1 or (points * self.elems == block_elems and self.extent % points == 0)
         return points if is_whole else None
 
@@ -57,8 +62,9 @@ def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[Step, ...] | 
         if parts is None or not parts[0].is_constant or not axis.extent.is_constant:
             return None
         elems, rest = parts[0].constant, parts[1]
-        is_fixed = axis.name in reduced or elems <= 0
-        found.append(Step(axis.name, axis.extent.constant, elems, is_fixed))
+        is_summed = axis.name in reduced and accumulating(kernel) is not None
+        is_fixed = elems <= 0 or (axis.name in reduced and not is_summed)
+        found.append(Step(axis.name, axis.extent.constant, elems, is_fixed, is_summed))
     if rest is not ZERO or any(step.elems < 0 for step in found):
         return None
     return tuple(sorted(found, key=lambda step: -step.elems))
@@ -140,16 +146,16 @@ def is_block(
 
 
 def block_kernel(
-    kernel: Kernel, windows: Mapping[str, int], local: Mapping[str, int], ending: str = ""
+    kernel: Kernel, windows: Mapping[str, int], local: Mapping[str, int], trimmed: str = ""
 ) -> Kernel:
     """The kernel of a block; its sizes are the first points of the divided axes, in order.
 
     `windows` are the points of these axes in a block, `local` the elements of the parameters that
-    are memory of the block alone. The points of the axis `ending` are the last size, if one is
-    named.
+    are memory of the block alone. Of the axis `trimmed`, if one is named, the last sizes are the
+    first point and the number of points.
     """
     sizes, shift, own = [], dict[str, Expr](), dict[str, Expr]()
-    extents = {axis.name: axis.extent.as_int() for axis in kernel.outer}
+    extents = {axis.name: axis.extent.as_int() for axis in (*kernel.outer, *kernel.reduction)}
     for number, (name, points) in enumerate(windows.items()):
         size = SizeSymbol(f"s{number}", 0, extents[name] - points)
         sizes.append(size)
@@ -157,10 +163,12 @@ def block_kernel(
         shift[name] = own[name] + symbol(size.name)
         extents[name] = points
     lengths = {name: as_expr(extent) for name, extent in extents.items()}
-    lengths |= {axis.name: axis.extent for axis in kernel.reduction}
-    if ending:
-        sizes.append(SizeSymbol(f"s{len(sizes)}", 1, lengths[ending].as_int()))
-        lengths[ending] = symbol(sizes[-1].name)
+    if trimmed:
+        first = SizeSymbol(f"s{len(sizes)}", 0, extents[trimmed] - 1)
+        length = SizeSymbol(f"s{len(sizes) + 1}", 1, extents[trimmed])
+        sizes += (first, length)
+        lengths[trimmed] = symbol(length.name)
+        own[trimmed] = shift[trimmed] = symbol(trimmed) + symbol(first.name)
     moved = rewrite_indices(kernel, lambda expr: expr.substitute(shift))
     return replace(
         moved,
@@ -184,3 +192,38 @@ def block_kernel(
             for before, after in zip(kernel.body, moved.body, strict=True)
         ),
     )
+
+
+def accumulating(kernel: Kernel) -> tuple[Kernel, tuple[int, ...]] | None:
+    """The kernel that adds its sums to those in memory; None if it stores anything else.
+
+    The numbers are the old positions of the parameters, of which the result is one.
+    """
+    stores = [statement for statement in kernel.body if isinstance(statement, Store)]
+    if len(stores) != 1 or kernel.body[-1] is not stores[0]:
+        return None
+    store = stores[0]
+    made = kernel.body[store.value]
+    result = next(n for n, param in enumerate(kernel.params) if param.name == store.param)
+    param = kernel.params[result]
+    is_sum = isinstance(made, Reduce) and made.op == "sum" and made.dtype is DType.F32
+    if not is_sum or param.access is not Access.WRITE or param.dtype is not DType.F32:
+        return None
+    before = Param("before", param.dtype, param.size_elems, Access.READ)
+    at = len(kernel.body) - 1
+    body = (
+        *kernel.body[:-1],
+        Load(before.name, store.index),
+        Compute("add", (at, store.value), DType.F32),
+        replace(store, value=at + 1),
+    )
+    longer = replace(kernel, params=(*kernel.params, before), body=body)
+    found, positions = stored_in_place(longer, [Pair(result, len(kernel.params))])
+    return found, tuple(result if len(old) > 1 else old[0] for old in positions)
+
+
+def cleared(param: Param) -> Kernel:
+    """The kernel that stores zeros in memory of f32."""
+    own = replace(param, name="out0", access=Access.WRITE)
+    body = (Literal(DType.F32, 0.0), Store(own.name, symbol("d0"), 0))
+    return Kernel("fused", (own,), (), (Axis("d0", param.size_elems),), (), body)

@@ -35,6 +35,7 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
     made: dict[int, GradientValues] = {}
     factors: set[int] = set()
     rounded: set[int] = set()
+    causal: set[int] = set()
     strides: dict[int, Index] = {}
     notes: Counter[str] = Counter()
     for node in nodes:
@@ -50,10 +51,11 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
         fresh = max(own) + 1
         made[node.results[0]] = own
         grad, _, _, *given = operands(node)[:6]
-        factors |= {own.shares, own.scores, grad, *given}
+        factors |= {own.shares, own.scores, own.queries, grad, *given}
+        causal |= {node.results[0]} if node.attr("is_causal") is True else set()
         if node.types[0].dtype.value in known.rounded_shares:
             rounded.add(node.results[0])
-            factors |= {own.keys, own.queries}
+            factors.add(own.keys)
             strides[own.keys] = _turned_strides(kinds[4])
     return ContractionChoice(
         frozenset(made),
@@ -61,6 +63,7 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
         rounded=frozenset(rounded),
         notes=tuple(f"attention: {count} of gradients by {by}" for by, count in notes.items()),
         gradients=made,
+        causal=frozenset(causal),
         strides=strides,
     )
 

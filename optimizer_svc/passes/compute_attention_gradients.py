@@ -110,19 +110,18 @@ class _Writer(ContractionWriter):
             left = self._spread(node, self.wide(node, made.keys), shape, (0, 1, 3, 5))
             scores = self.add(node, "permute", scores, dims=(0, 1, 2, 4, 3))
             right = self._spread(node, scores, shape, (0, 1, 2, 4, 5))
-            found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(5,))
-            dtype = node.types[0].dtype
-            self.add_as(made.queries, node, "convert", self._scaled(node, found), dtype=dtype)
-            found = self.add(node, "permute", made.queries, dims=(0, 4, 1, 2, 3))
+            self.add(node, "sum", self.add(node, "mul", left, right), dims=(5,))
+            found = self.name_last(made.queries)
+            found = self.add(node, "permute", found, dims=(0, 4, 1, 2, 3))
         else:
             shape = (batch, queries, groups, heads, width, keys)
             scores = self.add(node, "permute", scores, dims=(0, 4, 1, 2, 3))
             left = self._spread(node, scores, shape, (0, 1, 2, 3, 5))
             wide = self.add(node, "permute", self.wide(node, key), dims=(0, 1, 3, 2))
             right = self._spread(node, wide, shape, (0, 2, 4, 5))
-            found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(5,))
-            found = self._scaled(node, found)
-        self._finish(node, 0, found)
+            self.add(node, "sum", self.add(node, "mul", left, right), dims=(5,))
+            found = self.name_last(made.queries)
+        self._finish(node, 0, self._scaled(node, found))
 
     def _of_keys(self, node: Node, number: int, weights: int, rows: int) -> None:
         """Appends the gradient of keys or values: the sums of rows (b, g, h, q, d) by weights.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kernelfarm.ir.algebra.expr import Expr, as_expr
+from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.graph_ir import Node
-from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
@@ -20,8 +20,20 @@ from optimizer_svc.analysis.storages import Storage, span_elems
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
 from optimizer_svc.ir.memory_uses import Memories, StepUse
-from optimizer_svc.kernels.block_divisions import BlockDivision, BlockFamily, block_division
-from optimizer_svc.kernels.block_windows import Step, block_kernel, is_block, memory_steps
+from optimizer_svc.kernels.block_divisions import (
+    BlockDivision,
+    BlockFamily,
+    CausalScores,
+    block_division,
+)
+from optimizer_svc.kernels.block_windows import (
+    Step,
+    accumulating,
+    block_kernel,
+    cleared,
+    is_block,
+    memory_steps,
+)
 from optimizer_svc.kernels.distinct_kernels import DistinctKernels
 
 
@@ -43,7 +55,8 @@ class _Blocks:
         self._memories = Memories(chosen)
         self._uses = [self._shared_use(use) for use in self._memories.built_uses(built)]
         self._order: list[int] = [*range(len(built.steps))]
-        self._runs: dict[int, tuple[list[int], list[list[PlannedLaunch]]]] = {}
+        self._runs: dict[int, list[tuple[int, PlannedLaunch]]] = {}
+        self._moved: set[int] = set()
         self._distinct = DistinctKernels()
         self._blocks: dict[int, tuple[int, int]] = {}
         self._fresh = 1 + max(chosen.storages)
@@ -99,14 +112,15 @@ class _Blocks:
             return None
         return BlockFamily(memories, params, elems.constant, item_bytes, self._causal(storages))
 
-    def _causal(self, storages: Sequence[Storage]) -> tuple[int, int] | None:
-        """The queries and keys of scores (..., queries, keys) of causal attention."""
-        causal = {self._memory(v) for v in self._chosen.causal if v in self._chosen.storages}
+    def _causal(self, storages: Sequence[Storage]) -> CausalScores | None:
+        """What counts in scores (..., rows, columns) if they all are of causal attention."""
         sides = {storage.shape[-2:] for storage in storages}
-        if len(sides) != 1 or not all(storage.value in causal for storage in storages):
-            return None
-        ((queries, keys),) = sides
-        return queries.as_int(), keys.as_int()
+        for values, turned in ((self._chosen.causal, False), (self._chosen.turned_causal, True)):
+            causal = {self._memory(v) for v in values if v in self._chosen.storages}
+            if len(sides) == 1 and all(storage.value in causal for storage in storages):
+                ((rows, columns),) = sides
+                return CausalScores(rows.as_int(), columns.as_int(), turned)
+        return None
 
     def divide(self, family: BlockFamily) -> None:
         """Launches a family in blocks if its kernels can compute them."""
@@ -133,10 +147,10 @@ class _Blocks:
         span = [*before, *positions, *behind]
         at = self._order.index(first)
         self._order[at : at + len(span)] = span
-        self._runs[first] = (
-            positions,
-            [[launches[position][number] for position in positions] for number in range(count)],
-        )
+        self._moved |= family.params.keys()
+        run = [(p, clear) for p in positions for clear in self._cleared(p, division)]
+        run += [(p, launches[p][number]) for number in range(count) for p in positions]
+        self._runs[first] = run
         self._notes.append(
             f"attention: {len(steps)} kernels for {count} blocks of {division.elems} scores each"
         )
@@ -148,29 +162,37 @@ class _Blocks:
         local: Mapping[int, int],
         numbers: Sequence[Mapping[int, int]],
     ) -> list[PlannedLaunch]:
-        """The launches of a kernel, one for each block."""
+        """The launches of a kernel, one for each block.
+
+        The values of memories that are local are `numbers`, those of each block.
+        """
         step, kernel = self._built.steps[position], self._kernel(position)
         assert isinstance(step, PlannedLaunch)  # as `_family` found it
         memories = [self._memory(value) for value in step.values]
         named = zip(memories, kernel.params, strict=True)
         own = {param.name: local[memory] for memory, param in named if memory in local}
         windows = division.windows[position]
-        ending = division.endings.get(position, "")
-        made = self._distinct.number(block_kernel(kernel, windows, own, ending))
-        ends: list[tuple[Expr, ...]] = [(as_expr(end),) for end in division.ends]
-        return [
-            PlannedLaunch(
-                made,
-                tuple(
-                    block.get(memory, value)
-                    for memory, value in zip(memories, step.values, strict=True)
-                ),
-                (*(as_expr(starts[name]) for name in windows), *end),
-            )
-            for block, starts, end in zip(
-                numbers, division.starts[position], ends or [()] * division.count, strict=True
-            )
-        ]
+        made = block_kernel(kernel, windows, own, division.trimmed.get(position, ""))
+        adding = accumulating(made) if _sums_windows(kernel, windows) else None
+        made, positions = adding or (made, tuple(range(len(kernel.params))))
+        form, found = self._distinct.number(made), []
+        for number, starts in enumerate(division.starts[position]):
+            values = [numbers[number].get(m, v) for m, v in zip(memories, step.values, strict=True)]
+            sizes = [starts[name] for name in windows]
+            sizes += division.counted[number] if division.counted else ()
+            own_values = tuple(values[old] for old in positions)
+            found.append(PlannedLaunch(form, own_values, tuple(map(as_expr, sizes))))
+        return found
+
+    def _cleared(self, position: int, division: BlockDivision) -> list[PlannedLaunch]:
+        """The launch that writes zeros where sums of windows are added; none if none are."""
+        step, kernel = self._built.steps[position], self._kernel(position)
+        assert isinstance(step, PlannedLaunch)  # as `_family` found it
+        if not _sums_windows(kernel, division.windows[position]):
+            return []
+        named = zip(step.values, kernel.params, strict=True)
+        ((value, param),) = [each for each in named if each[1].access is Access.WRITE]
+        return [PlannedLaunch(self._distinct.number(cleared(param)), (value,), ())]
 
     def _local(self, family: BlockFamily, division: BlockDivision) -> dict[int, int] | None:
         """The elements of a block of each memory that the family alone uses.
@@ -265,14 +287,11 @@ class _Blocks:
             return self._built
         steps: list[PlannedLaunch | Node] = []
         sources: list[int] = []
-        inside = {p for first, (own, _) in self._runs.items() for p in own if p != first}
         for position in self._order:
             if position in self._runs:
-                own, blocks = self._runs[position]
-                for launches in blocks:
-                    steps += launches
-                    sources += own
-            elif position not in inside:
+                steps += [launch for _, launch in self._runs[position]]
+                sources += [source for source, _ in self._runs[position]]
+            elif position not in self._moved:
                 steps.append(self._built.steps[position])
                 sources.append(position)
         return _with_used_kernels(
@@ -285,6 +304,11 @@ class _Blocks:
                 blocks=self._blocks,
             )
         )
+
+
+def _sums_windows(kernel: Kernel, windows: Mapping[str, int]) -> bool:
+    """True if a kernel's sums are those of windows, to which others are added."""
+    return any(axis.name in windows for axis in kernel.reduction)
 
 
 def _with_used_kernels(built: BuiltSteps) -> BuiltSteps:
