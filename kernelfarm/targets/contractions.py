@@ -132,10 +132,11 @@ class AttentionFacts:
     """Which attention kernels compute faster than the framework, by the types of its elements.
 
     `one_query` are those of attention of one query for each head. Of `several_queries`, there are
-    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`. Shares
+    at least `least_queries`. Kernels are launched for blocks of scores that take `block_bytes` in
+    memory, or for larger ones where that would be too many, of at most `most_score_bytes`. Shares
     are rounded to the type of the values if it is one of `rounded_shares`, which the processor
-    multiplies faster. `gradients` are the types of gradients. Kernels keep two numbers for
-    each score in memory for them, which take at most `most_gradient_bytes` each if they are f32.
+    multiplies faster. `gradients` are the types of gradients, which are computed in such
+    blocks, too.
     """
 
     one_query: tuple[str, ...]
@@ -144,7 +145,6 @@ class AttentionFacts:
     most_score_bytes: int
     rounded_shares: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
-    most_gradient_bytes: int = 0
     block_bytes: int = 1 << 23
 
 

@@ -8,17 +8,14 @@ MOST_BLOCKS = 256
 """Each block is a launch of each kernel, which a plan lists."""
 
 
-def least_block_elems(heads: int, queries: int, keys: int, *, of_whole_heads: bool = False) -> int:
-    """The scores of the smallest block: whole heads, or queries of one head, as many in each.
+def least_block_elems(heads: int, rows: int, columns: int) -> int:
+    """The scores of the smallest block: whole heads, or rows of one head, as many in each.
 
-    `heads` are those of all sequences. Blocks of gradients are `of_whole_heads`, whose sums are
-    over queries and over keys.
+    `heads` are those of all sequences.
     """
-    counts = divisors(heads)
-    if not of_whole_heads:
-        counts += [heads * parts for parts in divisors(queries)]
+    counts = divisors(heads) + [heads * parts for parts in divisors(rows)]
     count = max(count for count in counts if count <= MOST_BLOCKS)
-    return heads * queries * keys // count
+    return heads * rows * columns // count
 
 
 def divisors(number: int) -> list[int]:

@@ -9,8 +9,10 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.score_blocks import MOST_BLOCKS
 from optimizer_svc.kernels.block_windows import Step, block_sizes, window_starts, windows_of
 
-CAUSAL_BLOCKS = 16
-"""Blocks of a head's queries that see no later keys, if each has at least `LEAST_CAUSAL_ROWS`."""
+CAUSAL_BLOCKS = 8
+"""Blocks of a head, of which each counts less columns than all, if it has `LEAST_CAUSAL_ROWS`.
+
+More blocks skip little more, but need more launches."""
 LEAST_CAUSAL_ROWS = 128
 
 

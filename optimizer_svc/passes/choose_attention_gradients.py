@@ -96,9 +96,9 @@ def _size_refused(kinds: list[TensorType], known: AttentionFacts) -> Refused | N
     if min(queries, keys) < known.least_queries:
         return Refused(f"fewer than {known.least_queries} queries or keys")
     heads = product_of(query.shape[:2]).constant
-    scores = least_block_elems(heads, queries, keys, of_whole_heads=True)
-    if scores * DType.F32.itemsize_bytes > known.most_gradient_bytes:
-        return Refused(f"blocks of more than {known.most_gradient_bytes} bytes of scores")
+    scores = least_block_elems(heads, keys, queries)
+    if scores * DType.F32.itemsize_bytes > known.most_score_bytes:
+        return Refused(f"blocks of more than {known.most_score_bytes} bytes of scores")
     return None
 
 

@@ -43,32 +43,34 @@ kernel fused_mul_sum_NAME
 # captured node 0: sum, mul
 size s0 from 0 to 3
 size s1 from 0 to 896
-size s2 from 1 to 1024
+size s2 from 0 to 1023
+size s3 from 1 to 1024
 param in in0: f32[262144]
 param in in1: f32[262144]
 param out out0: f32[131072]
 for d1 in 128
-for d2 in s2
+for d2 in s3
 reduce r0 in 64
   %0: f32 = load in0[256*d1 + r0 + 64*s0 + 256*s1]
-  %1: f32 = load in1[256*d2 + r0 + 64*s0]
+  %1: f32 = load in1[256*d2 + r0 + 64*s0 + 256*s2]
   %2: f32 = mul %0, %1
   %3: f32 = sum %2
-  store out0[1024*d1 + d2] = %3
+  store out0[1024*d1 + d2 + s2] = %3
 kernel fused_amax_eq_exp_sum_NAME
 # captured node 0: amax, where, ge, iota, mul, exp, sub, eq, sum
 size s0 from 0 to 3
 size s1 from 0 to 896
-size s2 from 1 to 1024
+size s2 from 0 to 1023
+size s3 from 1 to 1024
 param inout inout0: f32[131072]
 param out out0: f32[128]
 param out out1: f32[128]
 for d1 in 128
-reduce r0 in s2
+reduce r0 in s3
   %0: i64 = index d1 + s1
-  %1: i64 = index r0
+  %1: i64 = index r0 + s2
   %2: bool = ge %0, %1
-  %3: f32 = load inout0[1024*d1 + r0]
+  %3: f32 = load inout0[1024*d1 + r0 + s2]
   %4: f32 = 0.125
   %5: f32 = mul %3, %4
   %6: f32 = -inf
@@ -82,12 +84,13 @@ reduce r0 in s2
   %14: f32 = exp %13
   %15: f32 = sum %14
   store out1[d1] = %15
-  store inout0[1024*d1 + r0] = %14
+  store inout0[1024*d1 + r0 + s2] = %14
 kernel fused_mul_sum_eq_div_NAME
 # captured node 0: sum, mul, div, where, eq
 size s0 from 0 to 3
 size s1 from 0 to 896
-size s2 from 1 to 1024
+size s2 from 0 to 1023
+size s3 from 1 to 1024
 param in in0: f32[131072]
 param in in1: f32[262144]
 param in in2: f32[128]
@@ -95,9 +98,9 @@ param in in3: f32[128]
 param out out0: f32[262144]
 for d0 in 128
 for d2 in 64
-reduce r0 in s2
-  %0: f32 = load in0[1024*d0 + r0]
-  %1: f32 = load in1[d2 + 256*r0 + 64*s0]
+reduce r0 in s3
+  %0: f32 = load in0[1024*d0 + r0 + s2]
+  %1: f32 = load in1[d2 + 256*r0 + 64*s0 + 256*s2]
   %2: f32 = mul %0, %1
   %3: f32 = sum %2
   %4: f32 = load in2[d0]
@@ -108,102 +111,102 @@ reduce r0 in s2
   %9: f32 = where %6, %7, %8
   %10: f32 = div %3, %9
   store out0[256*d0 + d2 + 64*s0 + 256*s1] = %10
-step: launch 0(%0, %1, %41; 0, 0, 128)
-step: launch 1(%41, %42, %43; 0, 0, 128)
-step: launch 2(%41, %2, %42, %43, %40; 0, 0, 128)
-step: launch 0(%0, %1, %44; 0, 128, 256)
-step: launch 1(%44, %45, %46; 0, 128, 256)
-step: launch 2(%44, %2, %45, %46, %40; 0, 128, 256)
-step: launch 0(%0, %1, %47; 0, 256, 384)
-step: launch 1(%47, %48, %49; 0, 256, 384)
-step: launch 2(%47, %2, %48, %49, %40; 0, 256, 384)
-step: launch 0(%0, %1, %50; 0, 384, 512)
-step: launch 1(%50, %51, %52; 0, 384, 512)
-step: launch 2(%50, %2, %51, %52, %40; 0, 384, 512)
-step: launch 0(%0, %1, %53; 0, 512, 640)
-step: launch 1(%53, %54, %55; 0, 512, 640)
-step: launch 2(%53, %2, %54, %55, %40; 0, 512, 640)
-step: launch 0(%0, %1, %56; 0, 640, 768)
-step: launch 1(%56, %57, %58; 0, 640, 768)
-step: launch 2(%56, %2, %57, %58, %40; 0, 640, 768)
-step: launch 0(%0, %1, %59; 0, 768, 896)
-step: launch 1(%59, %60, %61; 0, 768, 896)
-step: launch 2(%59, %2, %60, %61, %40; 0, 768, 896)
-step: launch 0(%0, %1, %62; 0, 896, 1024)
-step: launch 1(%62, %63, %64; 0, 896, 1024)
-step: launch 2(%62, %2, %63, %64, %40; 0, 896, 1024)
-step: launch 0(%0, %1, %65; 1, 0, 128)
-step: launch 1(%65, %66, %67; 1, 0, 128)
-step: launch 2(%65, %2, %66, %67, %40; 1, 0, 128)
-step: launch 0(%0, %1, %68; 1, 128, 256)
-step: launch 1(%68, %69, %70; 1, 128, 256)
-step: launch 2(%68, %2, %69, %70, %40; 1, 128, 256)
-step: launch 0(%0, %1, %71; 1, 256, 384)
-step: launch 1(%71, %72, %73; 1, 256, 384)
-step: launch 2(%71, %2, %72, %73, %40; 1, 256, 384)
-step: launch 0(%0, %1, %74; 1, 384, 512)
-step: launch 1(%74, %75, %76; 1, 384, 512)
-step: launch 2(%74, %2, %75, %76, %40; 1, 384, 512)
-step: launch 0(%0, %1, %77; 1, 512, 640)
-step: launch 1(%77, %78, %79; 1, 512, 640)
-step: launch 2(%77, %2, %78, %79, %40; 1, 512, 640)
-step: launch 0(%0, %1, %80; 1, 640, 768)
-step: launch 1(%80, %81, %82; 1, 640, 768)
-step: launch 2(%80, %2, %81, %82, %40; 1, 640, 768)
-step: launch 0(%0, %1, %83; 1, 768, 896)
-step: launch 1(%83, %84, %85; 1, 768, 896)
-step: launch 2(%83, %2, %84, %85, %40; 1, 768, 896)
-step: launch 0(%0, %1, %86; 1, 896, 1024)
-step: launch 1(%86, %87, %88; 1, 896, 1024)
-step: launch 2(%86, %2, %87, %88, %40; 1, 896, 1024)
-step: launch 0(%0, %1, %89; 2, 0, 128)
-step: launch 1(%89, %90, %91; 2, 0, 128)
-step: launch 2(%89, %2, %90, %91, %40; 2, 0, 128)
-step: launch 0(%0, %1, %92; 2, 128, 256)
-step: launch 1(%92, %93, %94; 2, 128, 256)
-step: launch 2(%92, %2, %93, %94, %40; 2, 128, 256)
-step: launch 0(%0, %1, %95; 2, 256, 384)
-step: launch 1(%95, %96, %97; 2, 256, 384)
-step: launch 2(%95, %2, %96, %97, %40; 2, 256, 384)
-step: launch 0(%0, %1, %98; 2, 384, 512)
-step: launch 1(%98, %99, %100; 2, 384, 512)
-step: launch 2(%98, %2, %99, %100, %40; 2, 384, 512)
-step: launch 0(%0, %1, %101; 2, 512, 640)
-step: launch 1(%101, %102, %103; 2, 512, 640)
-step: launch 2(%101, %2, %102, %103, %40; 2, 512, 640)
-step: launch 0(%0, %1, %104; 2, 640, 768)
-step: launch 1(%104, %105, %106; 2, 640, 768)
-step: launch 2(%104, %2, %105, %106, %40; 2, 640, 768)
-step: launch 0(%0, %1, %107; 2, 768, 896)
-step: launch 1(%107, %108, %109; 2, 768, 896)
-step: launch 2(%107, %2, %108, %109, %40; 2, 768, 896)
-step: launch 0(%0, %1, %110; 2, 896, 1024)
-step: launch 1(%110, %111, %112; 2, 896, 1024)
-step: launch 2(%110, %2, %111, %112, %40; 2, 896, 1024)
-step: launch 0(%0, %1, %113; 3, 0, 128)
-step: launch 1(%113, %114, %115; 3, 0, 128)
-step: launch 2(%113, %2, %114, %115, %40; 3, 0, 128)
-step: launch 0(%0, %1, %116; 3, 128, 256)
-step: launch 1(%116, %117, %118; 3, 128, 256)
-step: launch 2(%116, %2, %117, %118, %40; 3, 128, 256)
-step: launch 0(%0, %1, %119; 3, 256, 384)
-step: launch 1(%119, %120, %121; 3, 256, 384)
-step: launch 2(%119, %2, %120, %121, %40; 3, 256, 384)
-step: launch 0(%0, %1, %122; 3, 384, 512)
-step: launch 1(%122, %123, %124; 3, 384, 512)
-step: launch 2(%122, %2, %123, %124, %40; 3, 384, 512)
-step: launch 0(%0, %1, %125; 3, 512, 640)
-step: launch 1(%125, %126, %127; 3, 512, 640)
-step: launch 2(%125, %2, %126, %127, %40; 3, 512, 640)
-step: launch 0(%0, %1, %128; 3, 640, 768)
-step: launch 1(%128, %129, %130; 3, 640, 768)
-step: launch 2(%128, %2, %129, %130, %40; 3, 640, 768)
-step: launch 0(%0, %1, %131; 3, 768, 896)
-step: launch 1(%131, %132, %133; 3, 768, 896)
-step: launch 2(%131, %2, %132, %133, %40; 3, 768, 896)
-step: launch 0(%0, %1, %134; 3, 896, 1024)
-step: launch 1(%134, %135, %136; 3, 896, 1024)
-step: launch 2(%134, %2, %135, %136, %40; 3, 896, 1024)
+step: launch 0(%0, %1, %41; 0, 0, 0, 128)
+step: launch 1(%41, %42, %43; 0, 0, 0, 128)
+step: launch 2(%41, %2, %42, %43, %40; 0, 0, 0, 128)
+step: launch 0(%0, %1, %44; 0, 128, 0, 256)
+step: launch 1(%44, %45, %46; 0, 128, 0, 256)
+step: launch 2(%44, %2, %45, %46, %40; 0, 128, 0, 256)
+step: launch 0(%0, %1, %47; 0, 256, 0, 384)
+step: launch 1(%47, %48, %49; 0, 256, 0, 384)
+step: launch 2(%47, %2, %48, %49, %40; 0, 256, 0, 384)
+step: launch 0(%0, %1, %50; 0, 384, 0, 512)
+step: launch 1(%50, %51, %52; 0, 384, 0, 512)
+step: launch 2(%50, %2, %51, %52, %40; 0, 384, 0, 512)
+step: launch 0(%0, %1, %53; 0, 512, 0, 640)
+step: launch 1(%53, %54, %55; 0, 512, 0, 640)
+step: launch 2(%53, %2, %54, %55, %40; 0, 512, 0, 640)
+step: launch 0(%0, %1, %56; 0, 640, 0, 768)
+step: launch 1(%56, %57, %58; 0, 640, 0, 768)
+step: launch 2(%56, %2, %57, %58, %40; 0, 640, 0, 768)
+step: launch 0(%0, %1, %59; 0, 768, 0, 896)
+step: launch 1(%59, %60, %61; 0, 768, 0, 896)
+step: launch 2(%59, %2, %60, %61, %40; 0, 768, 0, 896)
+step: launch 0(%0, %1, %62; 0, 896, 0, 1024)
+step: launch 1(%62, %63, %64; 0, 896, 0, 1024)
+step: launch 2(%62, %2, %63, %64, %40; 0, 896, 0, 1024)
+step: launch 0(%0, %1, %65; 1, 0, 0, 128)
+step: launch 1(%65, %66, %67; 1, 0, 0, 128)
+step: launch 2(%65, %2, %66, %67, %40; 1, 0, 0, 128)
+step: launch 0(%0, %1, %68; 1, 128, 0, 256)
+step: launch 1(%68, %69, %70; 1, 128, 0, 256)
+step: launch 2(%68, %2, %69, %70, %40; 1, 128, 0, 256)
+step: launch 0(%0, %1, %71; 1, 256, 0, 384)
+step: launch 1(%71, %72, %73; 1, 256, 0, 384)
+step: launch 2(%71, %2, %72, %73, %40; 1, 256, 0, 384)
+step: launch 0(%0, %1, %74; 1, 384, 0, 512)
+step: launch 1(%74, %75, %76; 1, 384, 0, 512)
+step: launch 2(%74, %2, %75, %76, %40; 1, 384, 0, 512)
+step: launch 0(%0, %1, %77; 1, 512, 0, 640)
+step: launch 1(%77, %78, %79; 1, 512, 0, 640)
+step: launch 2(%77, %2, %78, %79, %40; 1, 512, 0, 640)
+step: launch 0(%0, %1, %80; 1, 640, 0, 768)
+step: launch 1(%80, %81, %82; 1, 640, 0, 768)
+step: launch 2(%80, %2, %81, %82, %40; 1, 640, 0, 768)
+step: launch 0(%0, %1, %83; 1, 768, 0, 896)
+step: launch 1(%83, %84, %85; 1, 768, 0, 896)
+step: launch 2(%83, %2, %84, %85, %40; 1, 768, 0, 896)
+step: launch 0(%0, %1, %86; 1, 896, 0, 1024)
+step: launch 1(%86, %87, %88; 1, 896, 0, 1024)
+step: launch 2(%86, %2, %87, %88, %40; 1, 896, 0, 1024)
+step: launch 0(%0, %1, %89; 2, 0, 0, 128)
+step: launch 1(%89, %90, %91; 2, 0, 0, 128)
+step: launch 2(%89, %2, %90, %91, %40; 2, 0, 0, 128)
+step: launch 0(%0, %1, %92; 2, 128, 0, 256)
+step: launch 1(%92, %93, %94; 2, 128, 0, 256)
+step: launch 2(%92, %2, %93, %94, %40; 2, 128, 0, 256)
+step: launch 0(%0, %1, %95; 2, 256, 0, 384)
+step: launch 1(%95, %96, %97; 2, 256, 0, 384)
+step: launch 2(%95, %2, %96, %97, %40; 2, 256, 0, 384)
+step: launch 0(%0, %1, %98; 2, 384, 0, 512)
+step: launch 1(%98, %99, %100; 2, 384, 0, 512)
+step: launch 2(%98, %2, %99, %100, %40; 2, 384, 0, 512)
+step: launch 0(%0, %1, %101; 2, 512, 0, 640)
+step: launch 1(%101, %102, %103; 2, 512, 0, 640)
+step: launch 2(%101, %2, %102, %103, %40; 2, 512, 0, 640)
+step: launch 0(%0, %1, %104; 2, 640, 0, 768)
+step: launch 1(%104, %105, %106; 2, 640, 0, 768)
+step: launch 2(%104, %2, %105, %106, %40; 2, 640, 0, 768)
+step: launch 0(%0, %1, %107; 2, 768, 0, 896)
+step: launch 1(%107, %108, %109; 2, 768, 0, 896)
+step: launch 2(%107, %2, %108, %109, %40; 2, 768, 0, 896)
+step: launch 0(%0, %1, %110; 2, 896, 0, 1024)
+step: launch 1(%110, %111, %112; 2, 896, 0, 1024)
+step: launch 2(%110, %2, %111, %112, %40; 2, 896, 0, 1024)
+step: launch 0(%0, %1, %113; 3, 0, 0, 128)
+step: launch 1(%113, %114, %115; 3, 0, 0, 128)
+step: launch 2(%113, %2, %114, %115, %40; 3, 0, 0, 128)
+step: launch 0(%0, %1, %116; 3, 128, 0, 256)
+step: launch 1(%116, %117, %118; 3, 128, 0, 256)
+step: launch 2(%116, %2, %117, %118, %40; 3, 128, 0, 256)
+step: launch 0(%0, %1, %119; 3, 256, 0, 384)
+step: launch 1(%119, %120, %121; 3, 256, 0, 384)
+step: launch 2(%119, %2, %120, %121, %40; 3, 256, 0, 384)
+step: launch 0(%0, %1, %122; 3, 384, 0, 512)
+step: launch 1(%122, %123, %124; 3, 384, 0, 512)
+step: launch 2(%122, %2, %123, %124, %40; 3, 384, 0, 512)
+step: launch 0(%0, %1, %125; 3, 512, 0, 640)
+step: launch 1(%125, %126, %127; 3, 512, 0, 640)
+step: launch 2(%125, %2, %126, %127, %40; 3, 512, 0, 640)
+step: launch 0(%0, %1, %128; 3, 640, 0, 768)
+step: launch 1(%128, %129, %130; 3, 640, 0, 768)
+step: launch 2(%128, %2, %129, %130, %40; 3, 640, 0, 768)
+step: launch 0(%0, %1, %131; 3, 768, 0, 896)
+step: launch 1(%131, %132, %133; 3, 768, 0, 896)
+step: launch 2(%131, %2, %132, %133, %40; 3, 768, 0, 896)
+step: launch 0(%0, %1, %134; 3, 896, 0, 1024)
+step: launch 1(%134, %135, %136; 3, 896, 0, 1024)
+step: launch 2(%134, %2, %135, %136, %40; 3, 896, 0, 1024)
 note: kernel fused_amax_eq_exp_sum_NAME: 1 result in the memory of operands that are not read again (launches: 1)
 note: attention: 3 kernels for 32 blocks of 131072 scores each
 """,
