@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.score_blocks import MOST_BLOCKS
-from optimizer_svc.kernels.block_windows import Step, block_sizes, window_starts, windows_of
+from optimizer_svc.kernels.block_windows import MemoryStep, block_sizes, window_starts, windows_of
 
 CAUSAL_BLOCKS = 8
 """Blocks of a head, of which each counts less columns than all, if it has `LEAST_CAUSAL_ROWS`.
@@ -65,7 +65,7 @@ class BlockDivision:
 
 
 def block_division(
-    family: BlockFamily, steps: Mapping[int, tuple[Step, ...]], block_bytes: int
+    family: BlockFamily, steps: Mapping[int, tuple[MemoryStep, ...]], block_bytes: int
 ) -> BlockDivision | None:
     """The largest blocks of so many bytes, else the smallest ones; None if kernels compute none.
 
@@ -100,7 +100,7 @@ def _most_bytes(family: BlockFamily, block_bytes: int) -> int:
 
 
 def _trimmed(
-    division: BlockDivision, family: BlockFamily, steps: Mapping[int, tuple[Step, ...]]
+    division: BlockDivision, family: BlockFamily, steps: Mapping[int, tuple[MemoryStep, ...]]
 ) -> BlockDivision:
     """The division in which blocks of causal attention have the columns that count, if all can."""
     causal = family.causal

@@ -21,7 +21,7 @@ from optimizer_svc.kernels.rewrite_indices import accesses, rewrite_indices
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MemoryStep:
     """An axis of a kernel: its extent, and the elements of the memory from one point to the next.
 
     It is `fixed` if blocks cannot divide it: a reduction runs over it, or the memory is the same
@@ -47,7 +47,7 @@ class Step:
         return points if is_whole else None
 
 
-def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[Step, ...] | None:
+def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[MemoryStep, ...] | None:
     """The axes of a kernel by their steps in memory of constant size, the longest steps first.
 
     None if accesses to the memory, which `params` are, differ, or if an index is not linear.
@@ -64,13 +64,13 @@ def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[Step, ...] | 
         elems, rest = parts[0].constant, parts[1]
         is_summed = axis.name in reduced and accumulating(kernel) is not None
         is_fixed = elems <= 0 or (axis.name in reduced and not is_summed)
-        found.append(Step(axis.name, axis.extent.constant, elems, is_fixed, is_summed))
+        found.append(MemoryStep(axis.name, axis.extent.constant, elems, is_fixed, is_summed))
     if rest is not ZERO or any(step.elems < 0 for step in found):
         return None
     return tuple(sorted(found, key=lambda step: -step.elems))
 
 
-def block_sizes(steps: tuple[Step, ...]) -> list[int]:
+def block_sizes(steps: tuple[MemoryStep, ...]) -> list[int]:
     """The elements of blocks in which one axis has a window, the largest first."""
     found = {
         step.elems * points for step in steps if not step.fixed for points in divisors(step.extent)
@@ -79,7 +79,7 @@ def block_sizes(steps: tuple[Step, ...]) -> list[int]:
 
 
 def window_starts(
-    steps: tuple[Step, ...], block_elems: int, blocks: int
+    steps: tuple[MemoryStep, ...], block_elems: int, blocks: int
 ) -> list[dict[str, int]] | None:
     """For each block the first point of each axis that it divides; None if it is no block of them.
 
@@ -109,7 +109,7 @@ def window_starts(
     return found if last < block_elems else None
 
 
-def windows_of(steps: tuple[Step, ...], block_elems: int) -> dict[str, int]:
+def windows_of(steps: tuple[MemoryStep, ...], block_elems: int) -> dict[str, int]:
     """The points of the divided axes in a block."""
     windows = {step.name: step.window(block_elems) for step in steps}
     return {s.name: w for s in steps if (w := windows[s.name]) is not None and w != s.extent}

@@ -27,7 +27,7 @@ from optimizer_svc.kernels.block_divisions import (
     block_division,
 )
 from optimizer_svc.kernels.block_windows import (
-    Step,
+    MemoryStep,
     accumulating,
     block_kernel,
     cleared,
@@ -125,7 +125,7 @@ class _Blocks:
     def divide(self, family: BlockFamily) -> None:
         """Launches a family in blocks if its kernels can compute them."""
         spend(64 * len(family.params))
-        steps: dict[int, tuple[Step, ...]] = {}
+        steps: dict[int, tuple[MemoryStep, ...]] = {}
         for position, params in family.params.items():
             found = memory_steps(self._kernel(position), params)
             if found is None:

@@ -15,12 +15,14 @@ from kernelfarm.ir.program_ir import BufferKind, Launch
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.pipeline import OptimizeResult, optimize
-from tests.support.compiled_kernels import run_targets
+from tests.support.compiled_kernels import unless_it_runs
 from tests.support.goldens import assert_golden
 from tests.support.in_process_compiler import Counts, compiled_for
 from tests.support.optimizer_passes import before_and_after
 
 TARGET = "cpu:x86-64-v4-amd"
+PAIRS = "cpu:x86-64-v4-bf16-amd"
+TARGETS = [pytest.param(name, marks=unless_it_runs(name)) for name in ("cpu:x86-64-v3-amd", TARGET)]
 CAUSAL = """\
 graph prims 1
 %0: f32[1, 4, 1024, 64]@[262144, 64, 256, 1] = input "q"
@@ -215,9 +217,8 @@ note: attention: 3 kernels for 32 blocks of 131072 scores each
 
 def in_blocks(name: str, block_bytes: int) -> TargetFacts:
     facts = target_facts(name)
-    known = target_facts(TARGET).attention
-    assert known is not None
-    return replace(facts, attention=replace(known, block_bytes=block_bytes))
+    assert facts.attention is not None
+    return replace(facts, attention=replace(facts.attention, block_bytes=block_bytes))
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *masks: Tensor, **how: Any) -> Tensor:
@@ -251,7 +252,7 @@ FORMS: dict[str, Form] = {
 }
 
 
-@pytest.mark.parametrize("target", run_targets())
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("form", FORMS)
 def test_blocks_give_what_the_framework_does(target: str, form: str) -> None:
     torch.manual_seed(0)
@@ -267,23 +268,45 @@ def test_blocks_give_what_the_framework_does(target: str, form: str) -> None:
     assert errors[0] <= max(4 * errors[1], 2**-22)
 
 
-@pytest.mark.parametrize("target", run_targets())
-@pytest.mark.parametrize("groups", [2, 6])
-def test_gradients_are_computed_head_by_head(target: str, groups: int) -> None:
+GRADIENTS: dict[str, tuple[Callable[[], list[Tensor]], bool, int]] = {
+    "heads": (lambda: heads(40, 37), False, 12),
+    "heads that share keys": (lambda: heads(40, 37, 2), False, 12),
+    "keys": (lambda: heads(40, 36, 2), False, 48),
+    "causal": (lambda: heads(256, 256), True, 24),
+    "causal, fewer queries than keys": (lambda: heads(128, 384), True, 36),
+}
+"""Operands, whether attention is causal, and the number of blocks."""
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype"),
+    [
+        *(pytest.param(*run.values, torch.float32, marks=run.marks) for run in TARGETS),
+        pytest.param(PAIRS, torch.bfloat16, marks=unless_it_runs(PAIRS)),
+    ],
+)
+@pytest.mark.parametrize("form", GRADIENTS)
+def test_gradients_are_sums_over_blocks(target: str, dtype: torch.dtype, form: str) -> None:
     torch.manual_seed(0)
-    given, counts = heads(40, 37, groups), Counts()
-    leaves = [tensor.detach().requires_grad_() for tensor in given]
-    layer = compiled_for(attend, in_blocks(target, 4 * 40 * 37), counts)
-    grad = torch.randn(2, 40, 6 * 16)
-    ours = torch.autograd.grad(layer(*leaves), leaves, grad)
+    make, causal, blocks = GRADIENTS[form]
+    given = [tensor.to(dtype) for tensor in make()]
+    scores = 12 * given[0].shape[2] * given[1].shape[2]
+    counts, leaves = Counts(), [tensor.detach().requires_grad_() for tensor in given]
+    facts = in_blocks(target, scores * dtype.itemsize // blocks)
+    layer = compiled_for(attend, facts, counts)
+    result = layer(*leaves, is_causal=causal)
+    forward = counts.launches
+    grad = torch.randn_like(result)
+    ours = torch.autograd.grad(result, leaves, grad)
     assert not counts.externs
-    assert counts.launches > 5 * 12
-    eager = torch.autograd.grad(attend(*leaves), leaves, grad)
+    assert counts.launches - forward >= 3 * blocks
+    eager = torch.autograd.grad(attend(*leaves, is_causal=causal), leaves, grad)
     wide = [tensor.detach().double().requires_grad_() for tensor in given]
-    exact = torch.autograd.grad(attend(*wide), wide, grad.double())
+    exact = torch.autograd.grad(attend(*wide, is_causal=causal), wide, grad.double())
+    least = 2**-8 if dtype is torch.bfloat16 else 2**-22
     for found, other, reference in zip(ours, eager, exact, strict=True):
         errors = [(each.double() - reference).abs().max().item() for each in (found, other)]
-        assert errors[0] <= max(4 * errors[1], 2**-22)
+        assert errors[0] <= max(4 * errors[1], least)
 
 
 def optimized(text: str, block_bytes: int = 1 << 23) -> OptimizeResult:
