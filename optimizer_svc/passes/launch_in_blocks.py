@@ -16,6 +16,7 @@ from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import BufferKind
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.score_readers import are_read_by_one
 from optimizer_svc.analysis.storages import Storage, span_elems
 from optimizer_svc.ir.built_steps import BuiltSteps, PlannedLaunch
 from optimizer_svc.ir.materialization import Materialization
@@ -116,7 +117,11 @@ class _Blocks:
         """What counts in scores (..., rows, columns) if they all are of causal attention."""
         sides = {storage.shape[-2:] for storage in storages}
         for values, turned in ((self._chosen.causal, False), (self._chosen.turned_causal, True)):
-            causal = {self._memory(v) for v in values if v in self._chosen.storages}
+            stored = [value for value in values if value in self._chosen.storages]
+            causal = {self._memory(value) for value in stored}
+            causal -= {
+                self._memory(v) for v in stored if not are_read_by_one(self._chosen.facts, v)
+            }
             if len(sides) == 1 and all(storage.value in causal for storage in storages):
                 ((rows, columns),) = sides
                 return CausalScores(rows.as_int(), columns.as_int(), turned)

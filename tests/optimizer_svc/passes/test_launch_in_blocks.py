@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.program_ir import BufferKind, Launch
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import TargetFacts, target_facts
@@ -344,3 +345,24 @@ def test_a_prime_number_of_queries_is_not_divided() -> None:
 def test_scores_that_fit_are_not_divided() -> None:
     plan = optimized(PLAIN, 1 << 24).program.plan
     assert len(plan.steps) == 3
+
+
+ALSO_READ = """\
+%4: f32[1, 4, 1, 1024, 64] = reshape(%0; shape=[{1}, {4}, {1}, {1024}, {64}]) from [1]
+%5: f32[1, 4, 1, 1024, 1024, 64] = broadcast_in_dim(%4; dims=[0, 1, 2, 3, 5], shape=[{1}, {4}, {1}, {1024}, {1024}, {64}]) from [1]
+%6: f32[1, 4, 1, 1024, 1024, 64] = broadcast_in_dim(%1; dims=[0, 1, 4, 5], shape=[{1}, {4}, {1}, {1024}, {1024}, {64}]) from [1]
+%7: f32[1, 4, 1, 1024, 1024, 64] = mul(%5, %6) from [1]
+%8: f32[1, 4, 1, 1024, 1024] = sum(%7; dims=[5]) from [1]
+%9: f32[1, 4, 1, 1024] = amax(%8; dims=[4]) from [1]
+return %9: f32[1, 4, 1, 1024]@[4096, 1024, 1024, 1], """
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_scores_that_a_model_reads_itself_are_computed_whole(is_read: bool) -> None:
+    """Equal products become one value, and the model's own reader sees no mask."""
+    text = CAUSAL.replace("return ", ALSO_READ) if is_read else CAUSAL
+    found = optimized(text)
+    axes = [axis for k in found.program.kernels for axis in (*k.outer, *k.reduction)]
+    assert all(axis.extent.is_constant for axis in axes) is is_read
+    products = [k for k in found.program.kernels if find_processor_product(k) is not None]
+    assert len(products) == 2
