@@ -5,8 +5,8 @@ once. The framework's kernels on processors are made for blocks of queries; with
 bits they take many times as long as memory does.
 
 With several queries, attention is two products of matrices for each head, which processors compute
-in register tiles, and the softmax of the scores between them. The scores are in memory, so only
-those of a limited size are computed by kernels.
+in register tiles, and the softmax of the scores between them. Memory holds a block of the scores
+(`launch_in_blocks`), so kernels compute only attention whose smallest blocks are of a limited size.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
 so that few of them read memory. A template kernel divides the keys of each head in parts. With

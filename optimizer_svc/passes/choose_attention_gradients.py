@@ -1,8 +1,8 @@
 """Decides which gradients of attention processors compute in place of the framework.
 
 They are five products of matrices for each head, in register tiles. The shares of values and the
-gradients of the scores are in memory between them, so only those of a limited size are computed by
-kernels. GPUs have template kernels (`choose_attention`).
+gradients of the scores are in memory between them, a block at a time (`launch_in_blocks`). GPUs
+have template kernels (`choose_attention`).
 """
 
 from __future__ import annotations
