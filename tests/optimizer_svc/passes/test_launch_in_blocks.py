@@ -270,10 +270,8 @@ def test_blocks_give_what_the_framework_does(target: str, form: str) -> None:
 
 
 GRADIENTS: dict[str, tuple[Callable[[], list[Tensor]], bool, int]] = {
-    "heads": (lambda: heads(40, 37), False, 12),
     "heads that share keys": (lambda: heads(40, 37, 2), False, 12),
     "keys": (lambda: heads(40, 36, 2), False, 48),
-    "causal": (lambda: heads(256, 256), True, 24),
     "causal, fewer queries than keys": (lambda: heads(128, 384), True, 36),
 }
 """Operands, whether attention is causal, and the number of blocks."""
