@@ -123,6 +123,11 @@ CPU_CASES = (
     Case(8, 16, 4, 512, 64, queries=128),
     Case(1, 8, 8, 1024, 64, queries=1024),
     Case(1, 8, 8, 1024, 128, queries=1024, is_causal=True),
+    Case(1, 12, 12, 512, 64, queries=512),
+    Case(1, 16, 16, 512, 64, queries=512, is_causal=True),
+    Case(1, 16, 16, 2048, 64, queries=2048, is_causal=True),
+    Case(1, 16, 16, 4096, 64, queries=4096),
+    Case(1, 16, 16, 4096, 64, queries=4096, is_causal=True),
 )
 GPU_CASES = (
     Case(1, 12, 12, 128, 64),

@@ -1,17 +1,20 @@
-"""Attention with its gradients by kernels, beside the framework's and Inductor's, on a GPU.
+"""Attention with its gradients by kernels, beside the framework's and Inductor's.
 
-`build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
-farm. Arms take turns; each is a replay of a CUDA graph, of the forward pass or of both passes.
-The difference is the time of the gradients.
+On a CPU (`cpu`), a farm in this process's machine compiles, and arms are calls. For a GPU, `build`
+compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no farm, and
+arms are replays of CUDA graphs. Arms take turns; each is the forward pass, or both passes. The
+difference is the time of the gradients.
 
-Usage: python -m benchmarks.attention_gradients build FOLDER [--target T] [--types T ...]
+Usage: python -m benchmarks.attention_gradients cpu [--threads N ...] [--types T ...]
+       python -m benchmarks.attention_gradients build FOLDER [--target T] [--types T ...]
        python -m benchmarks.attention_gradients run FOLDER [--types T ...] [--no-inductor]
-       (with --only TEXT ..., both for some cases)
+       (with --only TEXT ..., for some cases)
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -30,7 +33,8 @@ from benchmarks.prepared_cases import (
     parser_of,
     print_rows,
 )
-from benchmarks.timing import median_ms, replayed
+from benchmarks.timing import Call, median_ms, replayed
+from examples.farm import running_farm
 from tests.support.prepared_folder import offline
 
 ROUNDS, CALLS = 9, 3
@@ -60,17 +64,35 @@ CASES = (
     Case(1, 12, 12, 512, 64, queries=512),
     Case(4, 12, 12, 128, 64, queries=128),
 )
+CPU_CASES = (
+    # Layers of BERT-base, GPT-2, ViT-small, Swin and Llama, and longer ones.
+    Case(1, 12, 12, 128, 64, queries=128),
+    Case(4, 12, 12, 128, 64, queries=128),
+    Case(4, 12, 12, 128, 64, queries=128, has_mask=True),
+    Case(1, 12, 12, 512, 64, queries=512),
+    Case(1, 12, 12, 512, 64, queries=512, is_causal=True),
+    Case(8, 6, 6, 197, 64, queries=197),
+    Case(64, 3, 3, 49, 32, queries=49),
+    Case(1, 16, 16, 512, 64, queries=512, is_causal=True),
+    Case(1, 16, 4, 512, 64, queries=512, is_causal=True),
+    Case(1, 8, 8, 1024, 64, queries=1024),
+    Case(1, 8, 8, 1024, 128, queries=1024, is_causal=True),
+    Case(1, 16, 16, 2048, 64, queries=2048, is_causal=True),
+    Case(1, 16, 16, 4096, 64, queries=4096),
+    Case(1, 16, 16, 4096, 64, queries=4096, is_causal=True),
+)
 
 
 def main() -> int:
     options = _options()
     warnings.simplefilter("ignore")
     with many_compilations():
-        return {"build": _build, "run": _run}[options.command](options)
+        return {"build": _build, "run": _run, "cpu": _on_cpu}[options.command](options)
 
 
 def _options() -> argparse.Namespace:
-    parser = parser_of(__doc__)
+    parser = parser_of(__doc__, "cpu")
+    parser.add_argument("--threads", type=int, nargs="*", default=[1], help="for cpu")
     parser.add_argument("--types", nargs="*", default=["bfloat16"])
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold any of these")
     return parser.parse_args()
@@ -78,7 +100,7 @@ def _options() -> argparse.Namespace:
 
 def _cases(options: argparse.Namespace) -> Iterator[tuple[torch.dtype, Case]]:
     for name in options.types:
-        for case in CASES:
+        for case in CPU_CASES if options.command == "cpu" else CASES:
             if not options.only or any(text in str(case) for text in options.only):
                 yield getattr(torch, name), case
 
@@ -118,12 +140,29 @@ def _run(options: argparse.Namespace) -> int:
         )
 
 
+def _on_cpu(options: argparse.Namespace) -> int:
+    print("case: milliseconds of eager's forward pass and gradients; eager / arm of the forward")
+    print("pass, of gradients and of both; errors of ours and of eager, / the largest gradient")
+    failures = 0
+    with running_farm(vendors="cpu") as farm:
+        os.environ["KERNELFARM_ENDPOINT"] = farm.endpoint
+        for threads in options.threads:
+            torch.set_num_threads(threads)
+            failures += print_rows(
+                (f"{threads} {dtype!s:<15}{case!s:<62}", partial(_line, case, dtype, options))
+                for dtype, case in _cases(options)
+            )
+    return 1 if failures else 0
+
+
 def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
     torch.manual_seed(0)
-    operands = _operands(case, dtype, "cuda")
+    device = "cpu" if options.command == "cpu" else "cuda"
+    operands = _operands(case, dtype, device)
+    timeout_s = 60.0 if device == "cpu" else 2.0
     layers: dict[str, Layer] = {
         "eager": case.attend,
-        "ours": compiled(case.attend, "kernelfarm", {**_STRICT, "timeout_s": 2.0}),
+        "ours": compiled(case.attend, "kernelfarm", {**_STRICT, "timeout_s": timeout_s}),
     }
     grad = torch.randn_like(layers["eager"](*operands))
     both = {"ours": _both_passes(layers["ours"], operands, grad)}
@@ -135,11 +174,10 @@ def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
     both["eager"] = _both_passes(layers["eager"], operands, grad)
     errors = _errors(case, {arm: both[arm]() for arm in ("ours", "eager")}, operands, grad)
     calls = {
-        **{(arm, "forward"): replayed(_forward(layers[arm], operands)) for arm in layers},
-        **{(arm, "both"): replayed(call) for arm, call in both.items()},
+        **{f"{arm} forward": _forward(layers[arm], operands) for arm in layers},
+        **{f"{arm} both": call for arm, call in both.items()},
     }
-    names = {f"{arm} {kind}": call for (arm, kind), call in calls.items()}
-    times = median_ms(names, "cuda", rounds=ROUNDS, calls=CALLS)
+    times = _times_us(calls, device)
     for arm in layers:
         times[f"{arm} gradients"] = times[f"{arm} both"] - times[f"{arm} forward"]
     ratios = "  ".join(
@@ -151,8 +189,20 @@ def _line(case: Case, dtype: torch.dtype, options: argparse.Namespace) -> str:
         for arm in layers
         if arm != "eager"
     )
-    shown = f"{1e3 * times['eager forward']:8.1f} {1e3 * times['eager gradients']:8.1f} us"
-    return f"{shown}  {ratios}  {errors['ours']:.1e} {errors['eager']:.1e}"
+    unit, scale = ("ms", 1e-3) if device == "cpu" else ("us", 1.0)
+    digits = 2 if device == "cpu" else 1
+    shown = " ".join(
+        f"{scale * times[f'eager {kind}']:8.{digits}f}" for kind in ("forward", "gradients")
+    )
+    return f"{shown} {unit}  {ratios}  {errors['ours']:.1e} {errors['eager']:.1e}"
+
+
+def _times_us(calls: dict[str, Call], device: str) -> dict[str, float]:
+    """Microseconds of a call of each arm; on a GPU, of its replay."""
+    if device == "cuda":
+        calls = {arm: replayed(call) for arm, call in calls.items()}
+    found = median_ms(calls, device, rounds=ROUNDS, calls=CALLS if device == "cuda" else 1)
+    return {arm: 1e3 * ms for arm, ms in found.items()}
 
 
 def _forward(layer: Layer, operands: tuple[Tensor, ...]) -> Callable[[], Tensor]:

@@ -20,13 +20,16 @@ from tests.support.traced_graphs import recording
 Layer = Callable[..., Any]
 
 
-def parser_of(description: str | None) -> argparse.ArgumentParser:
-    """A parser of `build FOLDER` and `run FOLDER`, with the options of all such benchmarks."""
+def parser_of(description: str | None, *alone: str) -> argparse.ArgumentParser:
+    """A parser of `build FOLDER` and `run FOLDER`, with the options of all such benchmarks.
+
+    The commands `alone` need no folder.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("command", choices=("build", "run", *alone))
+    parser.add_argument("folder", type=Path, nargs="?" if alone else None)
     parser.add_argument("--target", default="cuda:sm_90a", help="for build")
     parser.add_argument("--no-inductor", action="store_true")
     return parser

@@ -19,6 +19,7 @@ from optimizer_svc.passes.apply_hints import apply_hints
 from optimizer_svc.passes.assign_layouts import assign_layouts
 from optimizer_svc.passes.build_kernels import build_kernels
 from optimizer_svc.passes.choose_attention import choose_attention
+from optimizer_svc.passes.choose_attention_gradients import choose_attention_gradients
 from optimizer_svc.passes.choose_batched_products import choose_batched_products
 from optimizer_svc.passes.choose_convolutions import choose_convolutions
 from optimizer_svc.passes.choose_depthwise import choose_depthwise
@@ -28,6 +29,7 @@ from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.passes.choose_splits import choose_splits
 from optimizer_svc.passes.choose_winograd import choose_winograd
 from optimizer_svc.passes.compute_attention import compute_attention
+from optimizer_svc.passes.compute_attention_gradients import compute_attention_gradients
 from optimizer_svc.passes.compute_batched_products import compute_batched_products
 from optimizer_svc.passes.compute_convolutions import compute_convolutions
 from optimizer_svc.passes.compute_depthwise import compute_depthwise
@@ -39,6 +41,7 @@ from optimizer_svc.passes.drop_roundings import drop_roundings
 from optimizer_svc.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.passes.fuse_nests import fuse_nests
+from optimizer_svc.passes.launch_in_blocks import launch_in_blocks
 from optimizer_svc.passes.lay_out_gradients import lay_out_gradients
 from optimizer_svc.passes.lower_nests import lower_nests
 from optimizer_svc.passes.order_steps import order_steps
@@ -72,6 +75,18 @@ PASSES: tuple[Pass, ...] = (
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
     Pass("compute-attention", compute_attention, ("graph", "attention"), "graph"),
+    Pass(
+        "choose-attention-gradients",
+        choose_attention_gradients,
+        ("graph", "target"),
+        "attention_gradients",
+    ),
+    Pass(
+        "compute-attention-gradients",
+        compute_attention_gradients,
+        ("graph", "attention_gradients"),
+        "graph",
+    ),
     Pass(
         "choose-convolutions",
         choose_convolutions,
@@ -121,7 +136,7 @@ PASSES: tuple[Pass, ...] = (
         choose_materialized,
         (
             *("graph", "products", "attention", "convolutions", "winograd", "batched_products"),
-            "depthwise",
+            *("depthwise", "attention_gradients"),
         ),
         "chosen",
     ),
@@ -134,12 +149,14 @@ PASSES: tuple[Pass, ...] = (
     Pass("apply-hints", apply_hints, ("chosen", "fusion", "built", "target"), "built"),
     Pass("reduce-in-one-pass", reduce_in_one_pass, ("built", "target"), "built"),
     Pass("compute-in-place", compute_in_place, ("chosen", "built"), "built"),
+    Pass("launch-in-blocks", launch_in_blocks, ("chosen", "built", "target"), "built"),
     Pass("plan-program", plan_program, ("chosen", "built", "target"), "program"),
     Pass(
         "report-fusion",
         report_fusion,
         (
             "attention",
+            "attention_gradients",
             "convolutions",
             "winograd",
             "batched_products",

@@ -136,9 +136,11 @@ class AttentionFacts:
     """Which attention kernels compute faster than the framework, by the types of its elements.
 
     `one_query` are those of attention of one query for each head. Of `several_queries`, there are
-    at least `least_queries`; their scores, f32 in memory, take at most `most_score_bytes`. Shares
+    at least `least_queries`. Kernels are launched for blocks of scores that take `block_bytes` in
+    memory, or for larger ones where that would be too many, of at most `most_score_bytes`. Shares
     are rounded to the type of the values if it is one of `rounded_shares`, which the processor
-    multiplies faster.
+    multiplies faster. `gradients` are the types of gradients, which are computed in such
+    blocks, too.
     """
 
     one_query: tuple[str, ...]
@@ -146,6 +148,8 @@ class AttentionFacts:
     least_queries: int
     most_score_bytes: int
     rounded_shares: tuple[str, ...] = ()
+    gradients: tuple[str, ...] = ()
+    block_bytes: int = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)

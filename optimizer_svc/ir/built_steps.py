@@ -25,7 +25,9 @@ class BuiltSteps:
 
     `notes` are decisions about kernels for the report, one fact a line. `shared` maps values that
     are stored in another value's memory to that value. `used_hints` has (position of a launch,
-    text) for each hint that the launch's kernel has.
+    text) for each hint that the launch's kernel has. If kernels are launched in blocks, `sources`
+    has the position in the fusion for each step, and `blocks` the memory of which a number names a
+    block, with its elements.
     """
 
     kernels: tuple[Kernel, ...]
@@ -33,3 +35,5 @@ class BuiltSteps:
     notes: tuple[str, ...] = ()
     shared: Mapping[int, int] = field(default_factory=dict)
     used_hints: tuple[tuple[int, str], ...] = ()
+    sources: tuple[int, ...] = ()
+    blocks: Mapping[int, tuple[int, int]] = field(default_factory=dict)

@@ -24,6 +24,36 @@ class WinogradValues(NamedTuple):
     products: int
 
 
+class ScoreValues(NamedTuple):
+    """Values of attention that memory may hold, a number for each query and key.
+
+    `products` are those of queries and keys, `scores` are scaled and masked.
+    """
+
+    products: int
+    scores: int
+    shares: int
+
+
+class GradientValues(NamedTuple):
+    """Values in memory of gradients of attention, of which a product reads one after the other.
+
+    `shares` are the weights of values, `scores` the gradients of scores before they are scaled. If
+    pairs are multiplied, `keys` are the keys as rows of terms. `queries` are the gradients of the
+    queries before they are scaled and their axes have their order. b: batch, g: heads of keys,
+    h: heads of a group, q: queries, s: keys, d: width of a head
+
+    Shapes:
+        shares and scores: (b, g, h, s, q); keys: (b, g, d, s)
+        queries: (b, q, g, h, d), or (b, g, h, d, q) if pairs are multiplied
+    """
+
+    shares: int
+    scores: int
+    keys: int
+    queries: int
+
+
 @dataclass(frozen=True, slots=True)
 class ContractionChoice:
     """The results of the extern nodes that become prims: attention, convolutions, batched products.
@@ -43,7 +73,10 @@ class ContractionChoice:
     have `weights`, too: values (results, down, across, channels). The pixels of the first
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
-    result: a value in memory, whose `strides` are stated.
+    result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
+    gradients of attention, by the first one. `saving` are the results of attention whose
+    log-sum-exps are read, too. `scores` has the values of attention of several queries that
+    may be in memory, by its result; `causal` are those results in which later keys are hidden.
     """
 
     results: frozenset[int] = frozenset()
@@ -62,3 +95,30 @@ class ContractionChoice:
     split_taps: Mapping[int, int] = field(default_factory=dict)
     stored: frozenset[int] = frozenset()
     masked: Mapping[int, int] = field(default_factory=dict)
+    gradients: Mapping[int, GradientValues] = field(default_factory=dict)
+    saving: frozenset[int] = frozenset()
+    scores: Mapping[int, ScoreValues] = field(default_factory=dict)
+    causal: frozenset[int] = frozenset()
+
+    @property
+    def blocked(self) -> frozenset[int]:
+        """Values that kernels may compute in blocks."""
+        gradients = (v for own in self.gradients.values() for v in (own.shares, own.scores))
+        return frozenset((*gradients, *(v for own in self.scores.values() for v in own)))
+
+    @property
+    def causal_scores(self) -> frozenset[int]:
+        """Those of the scores of causal attention."""
+        own = self.causal & self.scores.keys()
+        return frozenset(value for result in own for value in self.scores[result])
+
+    @property
+    def turned_causal_scores(self) -> frozenset[int]:
+        """Those of its gradients, whose rows are keys."""
+        own = (self.gradients[result] for result in self.causal & self.gradients.keys())
+        return frozenset(v for made in own for v in (made.shares, made.scores))
+
+    @property
+    def with_all_results(self) -> frozenset[int]:
+        """The first results of nodes of which prims compute others, too."""
+        return self.whole | self.saving | self.gradients.keys()

@@ -16,7 +16,9 @@ class ContractionWriter(PrimsWriter):
     """A subclass says how prims compute a node; they end in one with its first result."""
 
     def __init__(self, facts: GraphFacts, choice: ContractionChoice) -> None:
-        made = [number for each in choice.transformed.values() for number in each]
+        by_result = (choice.transformed, choice.gradients, choice.scores)
+        tuples = [each for made in by_result for each in made.values()]
+        made = [number for each in tuples for number in each]
         named = (choice.weights, choice.rows, choice.masked)
         made += [number for each in named for number in each.values()]
         super().__init__(facts, made)
@@ -38,7 +40,7 @@ def with_contractions(
 ) -> Graph:
     """The graph with the chosen contractions as prims.
 
-    Only the first result of each is read, but for attention that a template kernel computes whole.
+    Only the first result of each is read, but for those `with_all_results`.
     """
     if not choice.results:
         return graph
@@ -46,7 +48,7 @@ def with_contractions(
     for node in graph.nodes:
         if choice.results.isdisjoint(node.results):
             written.nodes.append(node)
-        elif choice.whole.isdisjoint(node.results):
+        elif choice.with_all_results.isdisjoint(node.results):
             written.compute(replace(node, results=node.results[:1], types=node.types[:1]))
         else:
             written.compute(node)

@@ -28,7 +28,10 @@ class Materialization:
     extern nodes, `output_views` has one entry for each output. A member in `slices` is stored in
     the memory of another value, which is complete when all its slices are. Values in `unrounded`
     stay in f32 unless they are stored. Those in `partial_sums` are stored by kernels of their own.
-    Those in `row_cats` are stored row by row, each by the kernel that sums it.
+    Those in `row_cats` are stored row by row, each by the kernel that sums it. What reads those in
+    `ends` is in other kernels. Those in `blocked` need not be in memory as a whole. Of those
+    in `causal`, (..., queries, keys), nothing behind the number of its query counts in a row; of
+    those in `turned_causal`, (..., keys, queries), nothing before the number of its key.
     `notes` are decisions for the report, one fact a line.
     """
 
@@ -41,4 +44,8 @@ class Materialization:
     unrounded: frozenset[int] = frozenset()
     partial_sums: frozenset[int] = frozenset()
     row_cats: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
+    blocked: frozenset[int] = frozenset()
+    causal: frozenset[int] = frozenset()
+    turned_causal: frozenset[int] = frozenset()
     notes: tuple[str, ...] = ()

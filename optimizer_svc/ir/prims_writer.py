@@ -43,6 +43,13 @@ class PrimsWriter:
         self.types[result] = made.types[0]
         self.nodes.append(replace(made, results=(result,)))
 
+    def name_last(self, result: int) -> int:
+        """Gives the result of the last prim a reserved number, and returns that."""
+        last = self.nodes.pop()
+        self.types[result] = last.types[0]
+        self.nodes.append(replace(last, results=(result,)))
+        return result
+
     def finish(self, like: Node, op: str, *values: int, **attrs: Arg) -> None:
         """Appends the prim that has the result of `like`, of the same type without strides."""
         made = self._made(like, op, values, attrs)

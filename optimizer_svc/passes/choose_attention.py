@@ -5,8 +5,8 @@ once. The framework's kernels on processors are made for blocks of queries; with
 bits they take many times as long as memory does.
 
 With several queries, attention is two products of matrices for each head, which processors compute
-in register tiles, and the softmax of the scores between them. The scores are in memory, so only
-those of a limited size are computed by kernels.
+in register tiles, and the softmax of the scores between them. Memory holds a block of the scores
+(`launch_in_blocks`), so kernels compute only attention whose smallest blocks are of a limited size.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
 so that few of them read memory. A template kernel divides the keys of each head in parts. With
@@ -28,11 +28,13 @@ from kernelfarm.targets import (
     SplitAttentionFacts,
     TargetFacts,
 )
+from optimizer_svc.analysis.attention_forms import are_gradients, is_attention
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
-from optimizer_svc.ir.contraction_choice import ContractionChoice, Index
+from optimizer_svc.ir.contraction_choice import ContractionChoice, Index, ScoreValues
 
 _SAVING = "kernelfarm.attention_saving.default"
 ATTENTION = (
@@ -41,7 +43,6 @@ ATTENTION = (
     _SAVING,
 )
 """The last two also return log-sum-exps, for gradients."""
-_AXES = 4
 _EVEN_WIDTH = 8
 # The keys of a program that computes gradients.
 _PROGRAM_KEYS = 128
@@ -62,20 +63,27 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
     chosen: list[int] = []
     factors: set[int] = set()
     rounded: set[int] = set()
+    saving: set[int] = set()
     masked: dict[int, int] = {}
+    scores: dict[int, ScoreValues] = {}
+    causal: set[int] = set()
     strides: dict[int, Index] = {}
     fresh = 1 + max([*facts.types, *(source.value for source in graph.inputs)])
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        verdict = _refused(facts, node, target.attention)
-        if verdict is None and not read.isdisjoint(node.results[1:]):
-            verdict = Refused("whose log-sum-exps are read")
+        saves = not read.isdisjoint(node.results[1:])
+        verdict = _refused(facts, node, target.attention, saves=saves)
         if verdict is None:
+            saving |= {node.results[0]} if saves else set()
             chosen.append(node.results[0])
             query, *others = operands(node)[:3]
             is_one = facts.types[query].shape[2] is ONE
             if not is_one:
+                own = ScoreValues(fresh, fresh + 1, fresh + 2)
+                scores[node.results[0]] = own
+                fresh += len(own)
+                causal |= {node.results[0]} if node.attr("is_causal") is True else set()
                 factors |= {query, *others}
                 rounded |= _rounded(node, target.attention)
             elif len(operands(node)) > len((query, *others)):
@@ -91,6 +99,9 @@ def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
         notes=_texts(notes),
         masked=masked,
         strides=strides,
+        saving=frozenset(saving),
+        scores=scores,
+        causal=frozenset(causal),
     )
 
 
@@ -191,12 +202,21 @@ def _rounded(node: Node, known: AttentionFacts) -> set[int]:
     return {node.results[0]} if is_rounded else set()
 
 
-def _refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:
-    """Why the framework computes attention; None if kernels do."""
+def _refused(
+    facts: GraphFacts, node: Node, known: AttentionFacts, *, saves: bool
+) -> Refused | None:
+    """Why the framework computes attention; None if kernels do.
+
+    With `saves`, log-sum-exps are read.
+    """
     if (verdict := _no_attention(facts, node)) is not None:
         return verdict
     query, key = (facts.types[operand] for operand in operands(node)[:2])
     is_one = query.shape[2] is ONE
+    if saves and (node.types[1].dtype, node.types[1].shape) != (DType.F32, query.shape[:3]):
+        return Refused("whose log-sum-exps are not those of each query")
+    if saves and is_one:
+        return Refused("whose log-sum-exps are read, of one query")
     if query.dtype.value not in (known.one_query if is_one else known.several_queries):
         return Refused(f"of {query.dtype.value}, for which kernels were not timed")
     sizes = (query.shape[1], query.shape[3], key.shape[1])
@@ -278,7 +298,7 @@ def _gradients_refused(
         return Refused("kernels were not timed")
     if not isinstance(node.attr("scale"), float):
         return Refused("the scale varies, or results must not depend on scheduling")
-    if not _are_gradients(kinds, node.types):
+    if not are_gradients(kinds, node.types):
         return Refused("other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
@@ -304,7 +324,7 @@ def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
     if not isinstance(node.attr("scale"), float):
         return Refused("it has dropout, or a scale that varies")
     kinds = [facts.types[value] for value in operands(node)]
-    if not _is_attention(kinds, node.types):
+    if not is_attention(kinds, node.types):
         return Refused("of other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("without scores or results")
@@ -313,58 +333,13 @@ def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
 
 def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) -> Refused | None:
     """Why the framework computes attention of several queries; None if kernels do."""
-    scores = product_of([*query.shape[:3], key.shape[2]])
-    if not scores.is_constant:
+    rows, keys = product_of(query.shape[:3]), key.shape[2]
+    if not (rows.is_constant and keys.is_constant):
         return Refused("of several queries, with a varying number of scores")
     if query.shape[2].constant < known.least_queries:
         return Refused(f"of 2 to {known.least_queries - 1} queries")
-    if scores.constant * DType.F32.itemsize_bytes > known.most_score_bytes:
-        return Refused(f"with scores of more than {known.most_score_bytes} bytes")
+    heads, queries = product_of(query.shape[:2]).constant, query.shape[2].constant
+    scores = least_block_elems(heads, queries, keys.constant)
+    if scores * DType.F32.itemsize_bytes > known.most_score_bytes:
+        return Refused(f"with blocks of more than {known.most_score_bytes} bytes of scores")
     return None
-
-
-def _is_attention(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
-    """True if operands and result have the shapes of attention: the graph came from outside."""
-    if len(kinds) not in (3, 4) or not results:
-        return False
-    query, key, value = kinds[:3]
-    if any(kind.rank != _AXES for kind in (query, key, value)):
-        return False
-    batch, heads, length, width = query.shape
-    groups, keys = key.shape[1], key.shape[2]
-    divides = heads.is_constant and groups.is_constant and groups.constant > 0
-    return (
-        len({kind.dtype for kind in kinds}) == 1
-        and key.shape == (batch, groups, keys, width)
-        and value.shape[:3] == (batch, groups, keys)
-        and divides
-        and heads.constant % groups.constant == 0
-        and results[0].shape == (batch, heads, length, value.shape[3])
-        and results[0].dtype is query.dtype
-        and (len(kinds) == 3 or _is_mask(kinds[3], query, key))
-    )
-
-
-def _are_gradients(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
-    """True if operands and results have the shapes of attention's gradients."""
-    if len(kinds) not in (6, 7) or len(results) not in (3, 4):
-        return False
-    grad, output, sums, *given = kinds
-    return (
-        _is_attention(given, (output,))
-        and (grad.dtype, grad.shape) == (output.dtype, output.shape)
-        and (sums.dtype, sums.shape) == (DType.F32, output.shape[:3])
-        and all(
-            (made.dtype, made.shape) == (own.dtype, own.shape)
-            for made, own in zip(results, given[:3], strict=False)
-        )
-    )
-
-
-def _is_mask(mask: TensorType, query: TensorType, key: TensorType) -> bool:
-    """True if a mask has an extent of the scores, or 1, along each of its axes."""
-    scores = (*query.shape[:3], key.shape[2])
-    if mask.rank > _AXES:
-        return False
-    last = scores[_AXES - mask.rank :]
-    return all(own in (ONE, whole) for own, whole in zip(mask.shape, last, strict=True))

@@ -88,6 +88,10 @@ def choose_materialized(
         ),
         partial_sums=partial_sums,
         row_cats=row_cats,
+        blocked=frozenset().union(*(choice.blocked for choice in contractions)),
+        causal=frozenset().union(*(choice.causal_scores for choice in contractions)),
+        turned_causal=frozenset().union(*(c.turned_causal_scores for c in contractions)),
+        ends=frozenset(m.queries for c in contractions for m in c.gradients.values()),
     )
 
 

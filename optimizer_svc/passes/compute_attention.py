@@ -93,12 +93,17 @@ class _Writer(ContractionWriter):
             scores = self._mask(node, scores, self._spread_mask(node, mask, sizes), sizes)
         if node.attr("is_causal") is True:
             scores = self._hide_later(node, scores, sizes)
-        shares, total = self._softmax(node, scores, sizes)
-        wide = self.wide(node, value)
+        if node.results[0] in self.choice.scores:
+            scores = self.name_last(self.choice.scores[node.results[0]].scores)
+        shares, total, top = self._softmax(node, scores, sizes)
+        wide, first = self.wide(node, value), _one_result(node, 0)
         if queries is ONE:
-            self._finish_one(node, shares, total, wide)
+            self._finish_one(first, shares, total, wide)
         else:
-            self._finish_several(node, shares, total, wide)
+            self._finish_several(first, shares, total, wide)
+        if node.results[0] in self.choice.saving:
+            sums = self.add(node, "add", top, self.add(node, "log", total))
+            self.finish(_one_result(node, 1), "reshape", sums, shape=node.types[1].shape)
 
     def _compute_whole(self, node: Node) -> None:
         """Appends attention by one template kernel, whose result has the heads of a query together.
@@ -115,8 +120,7 @@ class _Writer(ContractionWriter):
         results = (found, *node.results[1:count])
         types = (self.types[found], *node.types[1:count])
         self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
-        first = replace(node, results=node.results[:1], types=node.types[:1])
-        self.finish(first, "permute", found, dims=(0, 2, 1, 3))
+        self.finish(_one_result(node, 0), "permute", found, dims=(0, 2, 1, 3))
 
     def _compute_gradients(self, node: Node) -> None:
         """Appends gradients by template kernels, whose results have the heads of a row together."""
@@ -151,8 +155,7 @@ class _Writer(ContractionWriter):
         scaled = self.add(node, "mul", results[0], factor)
         scaled = self.add(node, "convert", scaled, dtype=node.types[0].dtype)
         for number, made in enumerate((scaled, *results[1:3])):
-            own = slice(number, number + 1)
-            one = replace(node, results=node.results[own], types=node.types[own])
+            one = _one_result(node, number)
             found = self._summed(one, made) if number and is_by_heads else made
             self.finish(one, "permute", found, dims=(0, 2, 1, 3))
 
@@ -210,6 +213,10 @@ class _Writer(ContractionWriter):
         left = self.add(node, "broadcast_in_dim", rows, shape=shape, dims=(*sizes.row_dims, last))
         right = self.add(node, "broadcast_in_dim", keys, shape=shape, dims=(0, 1, last - 1, last))
         found = self.add(node, "sum", self.add(node, "mul", left, right), dims=(last,))
+        if node.results[0] in self.choice.scores:
+            found = self.name_last(self.choice.scores[node.results[0]].products)
+        if node.attr("scale") == 1.0:
+            return found
         return self.add(node, "mul", found, self._number(node, node.attr("scale"), sizes.scores))
 
     def _mask(self, node: Node, scores: int, mask: int, sizes: _Sizes) -> int:
@@ -236,8 +243,11 @@ class _Writer(ContractionWriter):
         is_seen = self.add(node, "broadcast_in_dim", is_seen, shape=sizes.scores, dims=dims)
         return self.add(node, "where", is_seen, scores, self._number(node, -math.inf, sizes.scores))
 
-    def _softmax(self, node: Node, scores: int, sizes: _Sizes) -> tuple[int, int]:
-        """The exponentials relative to the largest score of a query, and their sums (rows)."""
+    def _softmax(self, node: Node, scores: int, sizes: _Sizes) -> tuple[int, int, int]:
+        """The exponentials relative to the largest score of a query, their sums (rows), and that.
+
+        For a query that sees no key, the sum is 1 and the largest score 0, as in the framework.
+        """
         last = (len(sizes.rows),)
         top = self.add(node, "amax", scores, dims=last)
         least = self._number(node, -math.inf, sizes.rows)
@@ -246,11 +256,13 @@ class _Writer(ContractionWriter):
         apart = self.add(node, "sub", scores, self._spread(node, top, sizes.scores))
         shares = self.add(node, "exp", apart)
         if node.results[0] in self.choice.rounded:
-            narrow = self.add(node, "convert", shares, dtype=node.types[0].dtype, is_cast=True)
-            shares = self.wide(node, narrow)
+            shares = self.add(node, "convert", shares, dtype=node.types[0].dtype, is_cast=True)
+        if node.results[0] in self.choice.scores:
+            shares = self.name_last(self.choice.scores[node.results[0]].shares)
+        shares = self.wide(node, shares)
         total = self.add(node, "sum", shares, dims=last)
         one = self._number(node, 1.0, sizes.rows)
-        return shares, self.add(node, "where", sees_nothing, one, total)
+        return shares, self.add(node, "where", sees_nothing, one, total), top
 
     def _finish_one(self, node: Node, shares: int, total: int, values: int) -> None:
         """Appends the result from shares (b, g, h, s), their sums and values (b, g, s, d)."""
@@ -309,3 +321,9 @@ class _Writer(ContractionWriter):
     def _number(self, node: Node, number: object, shape: _Shape) -> int:
         assert isinstance(number, float)  # the chooser asks for a scale
         return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
+
+
+def _one_result(node: Node, number: int) -> Node:
+    """The node with one of its results alone."""
+    own = slice(number, number + 1)
+    return replace(node, results=node.results[own], types=node.types[own])

@@ -195,10 +195,22 @@ def _kept_apart(state: FusionState, a: Group, b: Group) -> Refused | None:
     """The refusal of groups whose values need kernels of their own."""
     if not state.chosen.partial_sums.isdisjoint((*a.positions, *b.positions)):
         return Refused("a part of a sum is computed early, to end the memory of what it adds")
+    read = {v for v, _ in b.reads}.intersection(a.positions)
+    read |= {v for v, _ in a.reads}.intersection(b.positions)
+    if not state.chosen.ends.isdisjoint(read):
+        return Refused("the other order of axes would store neighbours far from each other")
+    if not read and state.chosen.blocked and _has_blocks(state, a) != _has_blocks(state, b):
+        return Refused("one is launched in blocks of large memory, which the other does not use")
     wholes = state.sliced_values(a) | state.sliced_values(b)
     if any(value in wholes for group in (a, b) for value, _ in group.reads):
         return Refused("what is stored in parts is read when all of them are stored")
     return None
+
+
+def _has_blocks(state: FusionState, group: Group) -> bool:
+    """True if a group makes or reads values that need not be in memory as a whole."""
+    used = {*group.positions, *(value for value, _ in group.reads)}
+    return not state.chosen.blocked.isdisjoint(used)
 
 
 def _is_path_around(dependences: Dependences, first: int, second: int) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.atoms import lone_symbol
-from kernelfarm.ir.algebra.expr import ZERO, Expr
+from kernelfarm.ir.algebra.expr import ZERO, Expr, as_expr
 from kernelfarm.ir.graph_ir import Constant, Graph, Node, TensorType, seed_index, seed_nodes
 from kernelfarm.ir.plan_memory import buffer_uses
 from kernelfarm.ir.program_ir import (
@@ -48,7 +47,7 @@ def plan_program(chosen: Materialization, built: BuiltSteps, target: TargetFacts
         InvalidGraphError: no input gives a size symbol that is used.
     """
     users = UserKernels(len(built.kernels))
-    writer = _PlanWriter(chosen, built.shared, users, target)
+    writer = _PlanWriter(chosen, built, users, target)
     steps = tuple(step for made in built.steps for step in writer.steps(made))
     steps = (*writer.draws(), *steps)
     outputs = tuple(writer.output(output) for output in chosen.output_views)
@@ -117,14 +116,14 @@ class _PlanWriter:
     def __init__(
         self,
         chosen: Materialization,
-        shared: Mapping[int, int],
+        built: BuiltSteps,
         users: UserKernels,
         target: TargetFacts,
     ) -> None:
         self._chosen = chosen
         self._target = target
         self._users = users
-        self._shared = shared
+        self._shared, self._blocks = built.shared, built.blocks
         self._buffers: dict[int, Buffer] = {}
         self._counts = {BufferKind.TEMPORARY: 0, BufferKind.EXTERN: 0}
         views = (*chosen.operand_views.values(), *chosen.output_views)
@@ -203,12 +202,15 @@ class _PlanWriter:
         return self._buffers[value].name
 
     def _memory_of(self, value: int) -> int:
-        """The value that names the memory."""
+        """The value that names the memory; a block has a number of its own."""
+        if value in self._blocks:
+            return value
         memory = self._memories.of(value)
         return self._shared.get(memory, memory)
 
     def _new_buffer(self, value: int) -> Buffer:
-        storage = self._chosen.storages[value]
+        memory, elems = self._blocks.get(value, (value, 0))
+        storage = self._chosen.storages[memory]
         kind = storage.kind
         position = storage.position
         if kind not in _BUFFERS_BY_POSITION:
@@ -218,7 +220,7 @@ class _PlanWriter:
             name=f"{kind.value}{position}",
             kind=kind,
             dtype=storage.dtype,
-            size_elems=span_elems(storage),
+            size_elems=as_expr(elems) if elems else span_elems(storage),
             position=position if kind in _BUFFERS_BY_POSITION else 0,
         )
 

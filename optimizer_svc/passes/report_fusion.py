@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 
 from kernelfarm.ir.graph_ir import Graph, Node
@@ -26,6 +26,7 @@ from optimizer_svc.ir.splits import Splits
 
 def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
     attention: ContractionChoice,
+    attention_gradients: ContractionChoice,
     convolutions: ContractionChoice,
     winograd: ContractionChoice,
     batched_products: ContractionChoice,
@@ -47,6 +48,7 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *_launches(program),
             *(_traffic(kernel, target) for kernel in program.kernels),
             *attention.notes,
+            *attention_gradients.notes,
             *convolutions.notes,
             *winograd.notes,
             *batched_products.notes,
@@ -58,8 +60,8 @@ def report_fusion(  # noqa: PLR0913, PLR0917  # what all passes found
             *fusion.notes,
             *built.notes,
             *_hints(fusion, built, program),
-            *_steps(graph, fusion, program),
-            *_refusals(fusion, program),
+            *_steps(graph, fusion, built, program),
+            *_refusals(fusion, built, program),
         )
     )
 
@@ -131,21 +133,28 @@ def _traffic(kernel: Kernel, target: TargetFacts) -> str:
 
 def _hints(fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]:
     """The hints that kernels have; notes name those that are ignored."""
-    numbers = _numbers(fusion, program)
+    numbers = _numbers(fusion, built, program)
     for position, hint in built.used_hints:
         step = program.plan.steps[numbers[position]]
         assert isinstance(step, Launch)  # as apply-hints found it
         yield f"{hint}: kernel {program.plan.kernel_names[step.kernel]} has it"
 
 
-def _steps(graph: Graph, fusion: Fusion, program: Program) -> Iterator[str]:
+def _steps(graph: Graph, fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]:
+    """Each step of the plan; of launches in blocks, those of the first block."""
     for step in program.plan.steps[: _drawn(program)]:
         if isinstance(step, DrawSeeds):
             yield f"seeds: {len(step.buffers)}, drawn by the framework's generator"
-    scheduled = (made_of for made_of in fusion.steps for _ in range(launches_of(made_of)))
+    sources = _sources(fusion, built)
+    shown: set[int] = set()
+    scheduled = (at for at in sources for _ in range(launches_of(fusion.steps[at])))
     first = _drawn(program)
     planned = zip(scheduled, program.plan.steps[first:], strict=True)
-    for number, (made_of, step) in enumerate(planned, first):
+    for number, (at, step) in enumerate(planned, first):
+        made_of = fusion.steps[at]
+        if at in shown and launches_of(made_of) == 1:
+            continue
+        shown.add(at)
         if isinstance(step, ExternCall):
             yield f"step {number}: {_extern(program, step)}"
         elif isinstance(made_of, Group) and isinstance(step, Launch):
@@ -172,10 +181,19 @@ def _drawn(program: Program) -> int:
     return sum(isinstance(step, DrawSeeds) for step in program.plan.steps)
 
 
-def _numbers(fusion: Fusion, program: Program) -> tuple[int, ...]:
+def _sources(fusion: Fusion, built: BuiltSteps) -> Sequence[int]:
+    """The position in the fusion of each step."""
+    return built.sources or range(len(fusion.steps))
+
+
+def _numbers(fusion: Fusion, built: BuiltSteps, program: Program) -> dict[int, int]:
     """The number of the plan's step, the first of several, for each step of a fusion."""
-    counts = map(launches_of, fusion.steps)
-    return tuple(accumulate(counts, initial=_drawn(program)))
+    sources = _sources(fusion, built)
+    counts = (launches_of(fusion.steps[at]) for at in sources)
+    found: dict[int, int] = {}
+    for at, number in zip(sources, accumulate(counts, initial=_drawn(program)), strict=False):
+        found.setdefault(at, number)
+    return found
 
 
 def _captured(graph: Graph, node: int) -> str:
@@ -183,12 +201,12 @@ def _captured(graph: Graph, node: int) -> str:
     return f"{graph.origin_ops[node].removesuffix('.default')} ({node})" if known else f"({node})"
 
 
-def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
+def _refusals(fusion: Fusion, built: BuiltSteps, program: Program) -> Iterator[str]:
     """Why kernels were not fused: for pairs that were tried, and for all adjacent pairs."""
     numbers = {
         min(step.positions): number
-        for number, step in zip(_numbers(fusion, program), fusion.steps, strict=False)
-        if isinstance(step, Group)
+        for at, number in _numbers(fusion, built, program).items()
+        if isinstance(step := fusion.steps[at], Group)
     }
     reasons: dict[tuple[int, int], str] = {}
     for refusal in fusion.refusals:
@@ -203,7 +221,9 @@ def _refusals(fusion: Fusion, program: Program) -> Iterator[str]:
 
 def _apart(program: Program, first: int, second: int) -> str:
     a, b = program.plan.steps[first], program.plan.steps[second]
-    if second - first > 1:
+    between = program.plan.steps[first + 1 : second]
+    kernels = range(len(program.kernels))
+    if any(not isinstance(step, Launch) or step.kernel not in kernels for step in between):
         return "extern steps lie between them"
     if isinstance(a, Launch) and isinstance(b, Launch) and set(a.buffers) & set(b.buffers):
         return "others that save more traffic came first"

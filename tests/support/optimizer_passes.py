@@ -29,6 +29,7 @@ TARGET = "cpu:x86-64-v3"
 _PRINTERS: dict[str, Callable[[Any], str]] = {
     "graph": print_graph,
     "attention": print_contractions,
+    "attention_gradients": print_contractions,
     "batched_products": print_contractions,
     "convolutions": print_contractions,
     "winograd": print_contractions,

@@ -142,17 +142,24 @@ def _check_apart(buffer: str, prints: Sequence[_Footprint]) -> None:
 def _overlap(
     prints: Sequence[_Footprint], period: int | None
 ) -> tuple[_Footprint, _Footprint] | None:
-    """Two stores whose positions within the period may overlap, None if there are none."""
-    spans = []
+    """Two stores whose positions may overlap by this period, None if there are none."""
+    blocks: dict[tuple[int, int], list[tuple[int, int, _Footprint]]] = {}
     for print_ in prints:
         inner = [a for a in print_.axes if period is None or a[0] % period]
         low = print_.first if period is None else print_.first % period
         high = low + sum(step * (extent - 1) for step, extent in inner)
         if period is not None and high >= period:
             return prints[0], print_
-        spans.append((low, high, print_))
-    spans.sort(key=lambda span: span[:2])
-    for (_, high, before), (low, _, after) in pairwise(spans):
-        if low <= high:
-            return before, after
+        turn = 0 if period is None else print_.first // period
+        turns = sum(a[0] // (period or 1) * (a[1] - 1) for a in print_.axes if a not in inner)
+        blocks.setdefault((low, high), []).append((turn, turn + turns, print_))
+    ordered = sorted(blocks)
+    for one, other in pairwise(ordered):
+        if other[0] <= one[1]:
+            return blocks[one][0][2], blocks[other][0][2]
+    for turns_of in blocks.values():
+        turns_of.sort(key=lambda found: found[:2])
+        for (_, last, before), (first, _, after) in pairwise(turns_of):
+            if first <= last:
+                return before, after
     return None

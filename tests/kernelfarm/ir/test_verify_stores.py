@@ -96,3 +96,40 @@ for d0 in 12*s0
     verify_program(
         program_of([parts[0], parts[2], reader], [positions[0], positions[2], positions[1]])
     )
+
+
+def blocks_program(*starts: tuple[int, int]) -> Program:
+    """The program that stores blocks of 2 by 2 in a matrix of 4 by 4, from these positions on."""
+    kernel = parse_kernel("""kernel block
+size s0 from 0 to 2
+size s1 from 0 to 2
+param in in0: f32[4]
+param out out0: f32[16]
+for d0 in 2
+for d1 in 2
+  %0: f32 = load in0[2*d0 + d1]
+  store out0[4*d0 + d1 + 4*s0 + s1] = %0
+""")
+    plan = Plan(
+        target="cpu:x86-64-v4",
+        symbols=(),
+        buffers=(
+            Buffer("in0", BufferKind.INPUT, DType.F32, as_expr(4)),
+            Buffer("out0", BufferKind.OUTPUT, DType.F32, as_expr(16)),
+        ),
+        arena_bytes=ZERO,
+        kernel_names=("block",),
+        steps=tuple(Launch(0, ("in0", "out0"), tuple(map(as_expr, at))) for at in starts),
+        outputs=(TensorView("out0", DType.F32, (as_expr(16),), (ONE,), ZERO),),
+    )
+    return Program((kernel,), plan)
+
+
+def test_blocks_of_rows_and_columns_may_be_stored_in_any_order() -> None:
+    verify_program(blocks_program((0, 0), (2, 2), (0, 2), (2, 0)))
+
+
+@pytest.mark.parametrize("last", [(1, 0), (0, 1), (1, 1), (0, 0)])
+def test_blocks_that_share_rows_and_columns_are_refused(last: tuple[int, int]) -> None:
+    with pytest.raises(VerificationError, match="may store the same elements of out0"):
+        verify_program(blocks_program((0, 0), (2, 2), last))

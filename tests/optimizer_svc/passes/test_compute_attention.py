@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.client.custom_operators.attention import ATTENTION_SAVING
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.text import parse_graph
@@ -68,43 +69,43 @@ graph prims 1
 %0: f32[2, 4, 16, 8]@[512, 128, 8, 1] = input "q"
 %1: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "k"
 %2: f32[2, 2, 5, 8]@[80, 40, 8, 1] = input "v"
-%4: f32[2, 2, 2, 16, 8] = reshape(%0; shape=[{2}, {2}, {2}, {16}, {8}]) from [0]
-%5: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%4; dims=[0, 1, 2, 3, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
-%6: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%1; dims=[0, 1, 4, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
-%7: f32[2, 2, 2, 16, 5, 8] = mul(%5, %6) from [0]
-%8: f32[2, 2, 2, 16, 5] = sum(%7; dims=[5]) from [0]
-%9: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=0.5) from [0]
-%10: f32[2, 2, 2, 16, 5] = mul(%8, %9) from [0]
-%11: i64[16] = iota(; dtype=i64, length={16}) from [0]
-%12: i64[16, 5] = broadcast_in_dim(%11; dims=[0], shape=[{16}, {5}]) from [0]
-%13: i64[5] = iota(; dtype=i64, length={5}) from [0]
-%14: i64[16, 5] = broadcast_in_dim(%13; dims=[1], shape=[{16}, {5}]) from [0]
-%15: bool[16, 5] = ge(%12, %14) from [0]
-%16: bool[2, 2, 2, 16, 5] = broadcast_in_dim(%15; dims=[3, 4], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
-%17: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=-inf) from [0]
-%18: f32[2, 2, 2, 16, 5] = where(%16, %10, %17) from [0]
-%19: f32[2, 2, 2, 16] = amax(%18; dims=[4]) from [0]
-%20: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=-inf) from [0]
-%21: bool[2, 2, 2, 16] = eq(%19, %20) from [0]
-%22: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=0.0) from [0]
-%23: f32[2, 2, 2, 16] = where(%21, %22, %19) from [0]
-%24: f32[2, 2, 2, 16, 5] = broadcast_in_dim(%23; dims=[0, 1, 2, 3], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
-%25: f32[2, 2, 2, 16, 5] = sub(%18, %24) from [0]
-%26: f32[2, 2, 2, 16, 5] = exp(%25) from [0]
-%27: f32[2, 2, 2, 16] = sum(%26; dims=[4]) from [0]
-%28: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=1.0) from [0]
-%29: f32[2, 2, 2, 16] = where(%21, %28, %27) from [0]
-%30: f32[2, 16, 2, 2, 5] = permute(%26; dims=[0, 3, 1, 2, 4]) from [0]
-%31: f32[2, 16, 2, 2] = permute(%29; dims=[0, 3, 1, 2]) from [0]
-%32: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%30; dims=[0, 1, 2, 3, 4], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
-%33: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%2; dims=[0, 2, 4, 5], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
-%34: f32[2, 16, 2, 2, 5, 8] = mul(%32, %33) from [0]
-%35: f32[2, 16, 2, 2, 8] = sum(%34; dims=[4]) from [0]
-%36: f32[2, 16, 2, 2, 8] = broadcast_in_dim(%31; dims=[0, 1, 2, 3], shape=[{2}, {16}, {2}, {2}, {8}]) from [0]
-%37: f32[2, 16, 2, 2, 8] = div(%35, %36) from [0]
-%38: f32[2, 16, 4, 8] = reshape(%37; shape=[{2}, {16}, {4}, {8}]) from [0]
-%39: f32[2, 16, 4, 8] = convert(%38; dtype=f32) from [0]
-%3: f32[2, 4, 16, 8] = permute(%39; dims=[0, 2, 1, 3]) from [0]
+%7: f32[2, 2, 2, 16, 8] = reshape(%0; shape=[{2}, {2}, {2}, {16}, {8}]) from [0]
+%8: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%7; dims=[0, 1, 2, 3, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
+%9: f32[2, 2, 2, 16, 5, 8] = broadcast_in_dim(%1; dims=[0, 1, 4, 5], shape=[{2}, {2}, {2}, {16}, {5}, {8}]) from [0]
+%10: f32[2, 2, 2, 16, 5, 8] = mul(%8, %9) from [0]
+%4: f32[2, 2, 2, 16, 5] = sum(%10; dims=[5]) from [0]
+%12: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=0.5) from [0]
+%13: f32[2, 2, 2, 16, 5] = mul(%4, %12) from [0]
+%14: i64[16] = iota(; dtype=i64, length={16}) from [0]
+%15: i64[16, 5] = broadcast_in_dim(%14; dims=[0], shape=[{16}, {5}]) from [0]
+%16: i64[5] = iota(; dtype=i64, length={5}) from [0]
+%17: i64[16, 5] = broadcast_in_dim(%16; dims=[1], shape=[{16}, {5}]) from [0]
+%18: bool[16, 5] = ge(%15, %17) from [0]
+%19: bool[2, 2, 2, 16, 5] = broadcast_in_dim(%18; dims=[3, 4], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
+%20: f32[2, 2, 2, 16, 5] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}, {5}], value=-inf) from [0]
+%5: f32[2, 2, 2, 16, 5] = where(%19, %13, %20) from [0]
+%22: f32[2, 2, 2, 16] = amax(%5; dims=[4]) from [0]
+%23: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=-inf) from [0]
+%24: bool[2, 2, 2, 16] = eq(%22, %23) from [0]
+%25: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=0.0) from [0]
+%26: f32[2, 2, 2, 16] = where(%24, %25, %22) from [0]
+%27: f32[2, 2, 2, 16, 5] = broadcast_in_dim(%26; dims=[0, 1, 2, 3], shape=[{2}, {2}, {2}, {16}, {5}]) from [0]
+%28: f32[2, 2, 2, 16, 5] = sub(%5, %27) from [0]
+%6: f32[2, 2, 2, 16, 5] = exp(%28) from [0]
+%30: f32[2, 2, 2, 16] = sum(%6; dims=[4]) from [0]
+%31: f32[2, 2, 2, 16] = full(; dtype=f32, shape=[{2}, {2}, {2}, {16}], value=1.0) from [0]
+%32: f32[2, 2, 2, 16] = where(%24, %31, %30) from [0]
+%33: f32[2, 16, 2, 2, 5] = permute(%6; dims=[0, 3, 1, 2, 4]) from [0]
+%34: f32[2, 16, 2, 2] = permute(%32; dims=[0, 3, 1, 2]) from [0]
+%35: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%33; dims=[0, 1, 2, 3, 4], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
+%36: f32[2, 16, 2, 2, 5, 8] = broadcast_in_dim(%2; dims=[0, 2, 4, 5], shape=[{2}, {16}, {2}, {2}, {5}, {8}]) from [0]
+%37: f32[2, 16, 2, 2, 5, 8] = mul(%35, %36) from [0]
+%38: f32[2, 16, 2, 2, 8] = sum(%37; dims=[4]) from [0]
+%39: f32[2, 16, 2, 2, 8] = broadcast_in_dim(%34; dims=[0, 1, 2, 3], shape=[{2}, {16}, {2}, {2}, {8}]) from [0]
+%40: f32[2, 16, 2, 2, 8] = div(%38, %39) from [0]
+%41: f32[2, 16, 4, 8] = reshape(%40; shape=[{2}, {16}, {4}, {8}]) from [0]
+%42: f32[2, 16, 4, 8] = convert(%41; dtype=f32) from [0]
+%3: f32[2, 4, 16, 8] = permute(%42; dims=[0, 2, 1, 3]) from [0]
 return %3: f32[2, 4, 16, 8]@[512, 8, 32, 1]
 """,
     )
@@ -396,10 +397,41 @@ def test_a_returned_result_has_the_layout_of_the_framework_s(target: str) -> Non
     torch.testing.assert_close(ours, eager)
 
 
+@pytest.mark.parametrize("target", run_targets())
+def test_log_sum_exps_are_those_that_the_framework_saves_for_gradients(target: str) -> None:
+    """Also 0 for a query that sees no key: the framework's gradients may start from them."""
+    args, counts = heads(torch.float32, queries=QUERIES, groups=H), Counts()
+    mask = torch.zeros(B, 1, QUERIES, KEYS).masked_fill(torch.rand(QUERIES, KEYS) < 0.4, -torch.inf)
+    mask[1, :, 3] = -torch.inf
+
+    def function(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        found, sums = ATTENTION_SAVING(query, key, value, mask, False, None, False, False)
+        return torch.cat([found, sums.unsqueeze(-1)], -1)
+
+    ours, _ = run(attending(target), counts, function, *args, mask)
+    assert not counts.externs
+    torch.testing.assert_close(ours, function(*args, mask))
+
+
+def test_one_query_with_its_log_sum_exp_stays_with_the_framework() -> None:
+    graph = parse_graph(
+        ONE_QUERY.replace("aten.scaled_dot_product_attention", "kernelfarm.attention_saving")
+        .replace(
+            "%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1] =",
+            "%4: bf16[1, 4, 1, 8]@[32, 8, 32, 1], %6: f32[1, 4, 1]@[4, 1, 1] =",
+        )
+        .replace("return ", "return %6: f32[1, 4, 1]@[4, 1, 1], ")
+    )
+    found = choose_attention(graph, attending("cpu:x86-64-v4"))
+    assert found.notes == (
+        "attention: 1 by the framework: whose log-sum-exps are read, of one query",
+    )
+
+
 REFUSED: dict[str, tuple[Callable[[], tuple[Tensor, ...]], dict[str, Any]]] = {
     "of 2 to 15 queries": (lambda: heads(torch.float32, queries=15), {}),
-    "with scores of more than 1048576 bytes": (
-        lambda: heads(torch.float32, queries=600),
+    "with blocks of more than 1048576 bytes of scores": (
+        lambda: heads(torch.float32, queries=7103),
         {},
     ),
     "it has dropout, or a scale that varies": (lambda: heads(torch.float32), {"scale": 1e31}),
