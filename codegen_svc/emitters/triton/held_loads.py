@@ -48,7 +48,7 @@ def reads_only(kernel: Kernel, loads: tuple[int, ...]) -> bool:
 def loads_ahead(kernel: Kernel) -> tuple[int, ...]:
     """The loads of the last loop that may run ahead of its stores.
 
-    They read parameters that the kernel does not write, at places that no other load tells.
+    They read parameters that the kernel does not write, at positions that depend on no other load.
     """
     looping = [phase for phase in plan_phases(kernel) if phase.within or phase.reduces]
     if not looping or not any(isinstance(s, Store) for s in _statements(kernel, looping[-1])):
