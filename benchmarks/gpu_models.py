@@ -230,6 +230,8 @@ def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bo
         result = calls[arm]()
         torch.cuda.synchronize()
         row.first_s[arm] = time.perf_counter() - begin_s
+        for _ in range(0 if arm in REPLAYED else 3):
+            result = calls[arm]()  # a recorded graph is launched after calls that warm up
         error = _error(_gradients(source.model) if is_trained else result, exact)
         del result
         source.model.zero_grad()
@@ -238,8 +240,8 @@ def _measure(row: Measured, source: RealInput, arms: list[str], *, is_frozen: bo
         source.model.zero_grad()
         if arm == "eager":
             row.eager_error = error
-        elif arm == "kernelfarm":
-            row.error = error
+        elif ARMS[arm][0] == "kernelfarm":
+            row.error = max(row.error, error)
     row.call_ms = median_ms(calls, "cuda", rounds=ROUNDS, calls=CALLS)
     if not is_trained:
         graphs = {a: replayed(c) for a, c in calls.items() if a in REPLAYED}

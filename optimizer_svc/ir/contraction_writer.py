@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import replace
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Graph, Node
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts
 from optimizer_svc.ir.contraction_choice import ContractionChoice
@@ -33,6 +34,17 @@ class ContractionWriter(PrimsWriter):
         if self.types[value].dtype is DType.F32:
             return value
         return self.add(node, "convert", value, dtype=DType.F32)
+
+    def filled(self, node: Node, number: object, shape: tuple[Expr, ...]) -> int:
+        """A value of this shape, f32, that is a number everywhere."""
+        assert isinstance(number, float)  # the chooser asks for a scale
+        return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
+
+
+def one_result(node: Node, number: int) -> Node:
+    """The node with one of its results alone."""
+    own = slice(number, number + 1)
+    return replace(node, results=node.results[own], types=node.types[own])
 
 
 def with_contractions(

@@ -35,7 +35,11 @@ from optimizer_svc.analysis.templates import (
     FLASH_GRADIENTS,
 )
 from optimizer_svc.ir.contraction_choice import ContractionChoice
-from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
+from optimizer_svc.ir.contraction_writer import (
+    ContractionWriter,
+    one_result,
+    with_contractions,
+)
 from optimizer_svc.kernels.flash_gradients import STATISTICS_BLOCK
 
 _Shape = tuple[Expr, ...]
@@ -96,14 +100,14 @@ class _Writer(ContractionWriter):
         if node.results[0] in self.choice.scores:
             scores = self.name_last(self.choice.scores[node.results[0]].scores)
         shares, total, top = self._softmax(node, scores, sizes)
-        wide, first = self.wide(node, value), _one_result(node, 0)
+        wide, first = self.wide(node, value), one_result(node, 0)
         if queries is ONE:
             self._finish_one(first, shares, total, wide)
         else:
             self._finish_several(first, shares, total, wide)
         if node.results[0] in self.choice.saving:
             sums = self.add(node, "add", top, self.add(node, "log", total))
-            self.finish(_one_result(node, 1), "reshape", sums, shape=node.types[1].shape)
+            self.finish(one_result(node, 1), "reshape", sums, shape=node.types[1].shape)
 
     def _compute_whole(self, node: Node) -> None:
         """Appends attention by one template kernel, whose result has the heads of a query together.
@@ -120,7 +124,7 @@ class _Writer(ContractionWriter):
         results = (found, *node.results[1:count])
         types = (self.types[found], *node.types[1:count])
         self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
-        self.finish(_one_result(node, 0), "permute", found, dims=(0, 2, 1, 3))
+        self.finish(one_result(node, 0), "permute", found, dims=(0, 2, 1, 3))
 
     def _compute_gradients(self, node: Node) -> None:
         """Appends gradients by template kernels, whose results have the heads of a row together."""
@@ -151,11 +155,11 @@ class _Writer(ContractionWriter):
                 types=tuple(types),
             )
         )
-        factor = self._number(node, node.attr("scale"), types[0].shape)
+        factor = self.filled(node, node.attr("scale"), types[0].shape)
         scaled = self.add(node, "mul", results[0], factor)
         scaled = self.add(node, "convert", scaled, dtype=node.types[0].dtype)
         for number, made in enumerate((scaled, *results[1:3])):
-            one = _one_result(node, number)
+            one = one_result(node, number)
             found = self._summed(one, made) if number and is_by_heads else made
             self.finish(one, "permute", found, dims=(0, 2, 1, 3))
 
@@ -182,12 +186,12 @@ class _Writer(ContractionWriter):
         shape = self.types[sums].shape
         tops, totals = (self._spread(node, statistic, shape) for statistic in found)
         top = self.add(node, "amax", tops, dims=(2,))
-        sees_nothing = self.add(node, "eq", top, self._number(node, -math.inf, rows))
-        top = self.add(node, "where", sees_nothing, self._number(node, 0.0, rows), top)
+        sees_nothing = self.add(node, "eq", top, self.filled(node, -math.inf, rows))
+        top = self.add(node, "where", sees_nothing, self.filled(node, 0.0, rows), top)
         base = self.add(node, "broadcast_in_dim", top, shape=shape, dims=(0, 1, 3, 4))
         weights = self.add(node, "exp", self.add(node, "sub", tops, base))
         total = self.add(node, "sum", self.add(node, "mul", totals, weights), dims=(2,))
-        total = self.add(node, "where", sees_nothing, self._number(node, 1.0, rows), total)
+        total = self.add(node, "where", sees_nothing, self.filled(node, 1.0, rows), total)
         joined = self.add(node, "sum", self.add(node, "mul", sums, weights), dims=(2,))
         joined = self.add(node, "div", joined, total)
         joined = self.add(node, "reshape", joined, shape=node.types[0].shape)
@@ -217,7 +221,7 @@ class _Writer(ContractionWriter):
             found = self.name_last(self.choice.scores[node.results[0]].products)
         if node.attr("scale") == 1.0:
             return found
-        return self.add(node, "mul", found, self._number(node, node.attr("scale"), sizes.scores))
+        return self.add(node, "mul", found, self.filled(node, node.attr("scale"), sizes.scores))
 
     def _mask(self, node: Node, scores: int, mask: int, sizes: _Sizes) -> int:
         """Scores with a mask added; with one query, -inf where it is, whatever the keys are."""
@@ -225,7 +229,7 @@ class _Writer(ContractionWriter):
         masked = self.choice.masked.get(node.results[0])
         if masked is None:
             return found
-        hidden = self._number(node, -math.inf, sizes.scores)
+        hidden = self.filled(node, -math.inf, sizes.scores)
         self.add_as(masked, node, "where", self.add(node, "ne", mask, hidden), found, hidden)
         return masked
 
@@ -241,7 +245,7 @@ class _Writer(ContractionWriter):
             is_seen = self.add(node, "reshape", is_seen, shape=(sizes.keys,))
         dims = (last,) if sizes.queries is ONE else (last - 1, last)
         is_seen = self.add(node, "broadcast_in_dim", is_seen, shape=sizes.scores, dims=dims)
-        return self.add(node, "where", is_seen, scores, self._number(node, -math.inf, sizes.scores))
+        return self.add(node, "where", is_seen, scores, self.filled(node, -math.inf, sizes.scores))
 
     def _softmax(self, node: Node, scores: int, sizes: _Sizes) -> tuple[int, int, int]:
         """The exponentials relative to the largest score of a query, their sums (rows), and that.
@@ -250,9 +254,9 @@ class _Writer(ContractionWriter):
         """
         last = (len(sizes.rows),)
         top = self.add(node, "amax", scores, dims=last)
-        least = self._number(node, -math.inf, sizes.rows)
+        least = self.filled(node, -math.inf, sizes.rows)
         sees_nothing = self.add(node, "eq", top, least)
-        top = self.add(node, "where", sees_nothing, self._number(node, 0.0, sizes.rows), top)
+        top = self.add(node, "where", sees_nothing, self.filled(node, 0.0, sizes.rows), top)
         apart = self.add(node, "sub", scores, self._spread(node, top, sizes.scores))
         shares = self.add(node, "exp", apart)
         if node.results[0] in self.choice.rounded:
@@ -261,7 +265,7 @@ class _Writer(ContractionWriter):
             shares = self.name_last(self.choice.scores[node.results[0]].shares)
         shares = self.wide(node, shares)
         total = self.add(node, "sum", shares, dims=last)
-        one = self._number(node, 1.0, sizes.rows)
+        one = self.filled(node, 1.0, sizes.rows)
         return shares, self.add(node, "where", sees_nothing, one, total), top
 
     def _finish_one(self, node: Node, shares: int, total: int, values: int) -> None:
@@ -295,7 +299,7 @@ class _Writer(ContractionWriter):
         right = self.add(node, "broadcast_in_dim", values, shape=shape, dims=dims)
         terms = self.add(node, "mul", left, right)
         if node.results[0] in self.choice.masked:
-            none = self._number(node, 0.0, shape)
+            none = self.filled(node, 0.0, shape)
             terms = self.add(node, "where", self.add(node, "ne", left, none), terms, none)
         found_sum = self.add(node, "sum", terms, dims=(last - 1,))
         spread = self._spread(node, total, self.types[found_sum].shape)
@@ -317,13 +321,3 @@ class _Writer(ContractionWriter):
     def _spread(self, node: Node, value: int, shape: _Shape) -> int:
         dims = tuple(range(self.types[value].rank))
         return self.add(node, "broadcast_in_dim", value, shape=shape, dims=dims)
-
-    def _number(self, node: Node, number: object, shape: _Shape) -> int:
-        assert isinstance(number, float)  # the chooser asks for a scale
-        return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
-
-
-def _one_result(node: Node, number: int) -> Node:
-    """The node with one of its results alone."""
-    own = slice(number, number + 1)
-    return replace(node, results=node.results[own], types=node.types[own])

@@ -14,7 +14,7 @@ A query that sees no key has shares of 0: its log-sum-exp is 0 or inf, its score
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr
@@ -22,7 +22,11 @@ from kernelfarm.ir.graph_ir import Graph, Node
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
 from optimizer_svc.ir.contraction_choice import ContractionChoice, GradientValues
-from optimizer_svc.ir.contraction_writer import ContractionWriter, with_contractions
+from optimizer_svc.ir.contraction_writer import (
+    ContractionWriter,
+    one_result,
+    with_contractions,
+)
 
 _Shape = tuple[Expr, ...]
 
@@ -75,7 +79,7 @@ class _Writer(ContractionWriter):
     def _shares(self, node: Node, own: _Heads, key: int, masks: list[int]) -> None:
         """Appends the weights of values (b, g, h, s, q)."""
         found = self._product(node, key, own.query, own)
-        found = self.add(node, "mul", found, self._number(node, node.attr("scale"), own.scores))
+        found = self.add(node, "mul", found, self.filled(node, node.attr("scale"), own.scores))
         for mask in masks:
             found = self.add(node, "add", found, self._spread_mask(node, mask, own))
         if node.attr("is_causal") is True:
@@ -145,7 +149,7 @@ class _Writer(ContractionWriter):
     def _finish(self, node: Node, number: int, found: int) -> None:
         """Appends a gradient with its old result, from (b, length, heads..., width)."""
         tensor = node.types[number]
-        one = _one_result(node, number)
+        one = one_result(node, number)
         batch, heads, length, width = tensor.shape
         found = self.add(node, "reshape", found, shape=(batch, length, heads, width))
         found = self.add(node, "convert", found, dtype=tensor.dtype)
@@ -161,7 +165,7 @@ class _Writer(ContractionWriter):
 
     def _scaled(self, node: Node, found: int) -> int:
         return self.add(
-            node, "mul", found, self._number(node, node.attr("scale"), self.types[found].shape)
+            node, "mul", found, self.filled(node, node.attr("scale"), self.types[found].shape)
         )
 
     def _grouped(self, node: Node, value: int, rows: _Shape) -> int:
@@ -182,7 +186,7 @@ class _Writer(ContractionWriter):
             numbers.append(self._spread(node, numbered, shape, (axis,)))
         key, query = numbers
         is_seen = self._spread(node, self.add(node, "ge", query, key), own.scores, (3, 4))
-        hidden = self._number(node, -math.inf, own.scores)
+        hidden = self.filled(node, -math.inf, own.scores)
         return self.add(node, "where", is_seen, scores, hidden)
 
     def _spread_mask(self, node: Node, mask: int, own: _Heads) -> int:
@@ -197,13 +201,3 @@ class _Writer(ContractionWriter):
 
     def _spread(self, node: Node, value: int, shape: _Shape, dims: tuple[int, ...]) -> int:
         return self.add(node, "broadcast_in_dim", value, shape=shape, dims=dims)
-
-    def _number(self, node: Node, number: object, shape: _Shape) -> int:
-        assert isinstance(number, float)  # the chooser asks for a scale
-        return self.add(node, "full", dtype=DType.F32, shape=shape, value=number)
-
-
-def _one_result(node: Node, number: int) -> Node:
-    """The node with one of its results alone."""
-    own = slice(number, number + 1)
-    return replace(node, results=node.results[own], types=node.types[own])
