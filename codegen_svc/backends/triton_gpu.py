@@ -11,12 +11,14 @@ from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_matrix_use import matrix_use
+from codegen_svc.backends.triton_split_rows import split_forms, with_least_width
 from codegen_svc.backends.triton_tensor_map import tensor_map
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
+from codegen_svc.emitters.triton.split_tiling import split_registers
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
     fills_multiprocessor,
@@ -211,6 +213,10 @@ def _best_tiling(
 
 def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: int) -> Tiling | None:
     """The tiling that is `level` steps smaller than the first one; None if there is none."""
+    splits = split_forms(kernel, target, variant)
+    if level < len(splits):
+        return splits[level]
+    level -= len(splits)
     product = find_contraction(kernel)
     tiling = (
         gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
@@ -269,6 +275,8 @@ def _compile(
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
     if tiling.blocks > 1:
         options["num_ctas"] = tiling.blocks
+    if tiling.shared_pieces:
+        options["maxnreg"] = split_registers(gpu)
     options |= hinted_options(kernel, tiling, gpu)
     if adds_rounded_products(kernel):
         options["enable_fp_fusion"] = False
@@ -319,7 +327,7 @@ def _built(
         binary_stage=toolchain.binary_stage,
         stages=stages,
         launch=_launch_facts(kernel, target, toolchain, attempt),
-        guard=variant.guard,
+        guard=with_least_width(kernel, variant, attempt.tiling).guard,
         notes=tuple(notes),
     )
 

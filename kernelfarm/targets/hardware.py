@@ -30,7 +30,8 @@ class GpuFacts:
     registers per thread. A row of up to `max_persistent_elems` is held whole by one program;
     `reduction_elems_per_thread` is the number of elements of a row that one thread then holds. A
     row of up to `held_row_bytes` that several loops read is held by one block in pieces, one of up
-    to `cluster_row_bytes` by a cluster of `cluster_blocks` blocks. A thread holds at most
+    to `cluster_row_bytes` by a cluster of `cluster_blocks` blocks. A row of `least_split_row_bytes`
+    to `split_row_bytes` is held by one block, half of it in shared memory. A thread holds at most
     `held_thread_bytes` of it, or `row_thread_bytes` where loops load nothing but rows; loads of
     other values run `loads_ahead` pieces ahead of the stores.
     `hints` are the names of the hints that the vendor's toolchain follows for all chips,
@@ -55,6 +56,8 @@ class GpuFacts:
     held_row_bytes: int = 0
     cluster_row_bytes: int = 0
     cluster_blocks: int = 1
+    least_split_row_bytes: int = 0
+    split_row_bytes: int = 0
     held_thread_bytes: int = 128
     row_thread_bytes: int = 128
     loads_ahead: int = 0

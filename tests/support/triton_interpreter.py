@@ -22,6 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from codegen_svc.emitters.triton.source import TritonSource
+from tests.support.interpreted_gluon import in_triton
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,11 +82,11 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     import torch  # noqa: PLC0415 - only the child needs it
 
     source = case.source
+    text = in_triton(source.text) if source.is_gluon else source.text
     file_name = f"{source.name}.py"
-    lines = source.text.splitlines(keepends=True)
-    linecache.cache[file_name] = (len(source.text), None, lines, file_name)
+    linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
     namespace: dict[str, Any] = {"__name__": source.name}
-    exec(compile(source.text, file_name, "exec"), namespace)
+    exec(compile(text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
     grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
     given = (*tensors, *case.sizes, *_maps(source, tensors))

@@ -140,4 +140,4 @@ def _across_x(kernel: Kernel) -> frozenset[int]:
 
 
 def _needs_mask(points: int | None, block: int) -> bool:
-    return points is None or points % block != 0
+    return block > 1 and (points is None or points % block != 0)

@@ -13,6 +13,7 @@ from codegen_svc.emitters.triton.reduce import (
     Reduction,
     ReductionText,
     block_value,
+    filled,
     plain_text,
     whole,
     work_type,
@@ -37,6 +38,40 @@ class GuidedReduction:
 def guided_text(g: GuidedReduction) -> ReductionText:
     """The lines of a guided reduction in all forms of a kernel."""
     return _softmax_sum(g) if g.like.op == "softmax_sum" else _welford_m2(g)
+
+
+def moments_text(g: GuidedReduction) -> ReductionText:
+    """The lines of welford_m2 and its guide where a lane's first point is known before the loop.
+
+    Each lane sums the distances from its first point, and their squares. If lanes have n points
+    each, these squares are together at most 2 (n + 1) times the row's sum of squares about its
+    mean, so making the one from the other costs few digits, whatever the row holds.
+    """
+    r = g.like
+    name, mean, total = r.name, g.guide or f"{r.name}_sum", f"{r.name}_total"
+    first, apart, away = f"{name}_first", f"{name}_apart", f"{name}_away"
+    distance = f"{r.operand} - {first}"
+    lane = "tl.arange(0, RBLOCK)[None, :] < rnumel % RBLOCK"
+    count = f"(rnumel // RBLOCK + tl.where({lane}, 1, 0)).to({work_type(r)})"
+    return ReductionText(
+        initial=(
+            f"{first} = {r.operand}",
+            f"{total} = {filled(r, '0.0')}",
+            f"{name}_acc = {filled(r, '0.0')}",
+        ),
+        step=(
+            f"{apart} = " + (f"tl.where({r.mask}, {distance}, 0.0)" if r.mask else distance),
+            f"{total} += {apart}",
+            f"{name}_acc += {apart} * {apart}",
+        ),
+        final=(
+            f"{name}_count = {count}",
+            f"{mean} = tl.sum({total} + {name}_count * {first}, 1, keep_dims=True)",
+            f"{away} = {first} - {mean} / {g.points}",
+            f"{total} = 2.0 * {total} + {name}_count * {away}",
+            f"{name} = tl.sum({name}_acc + {away} * {total}, 1, keep_dims=True)",
+        ),
+    )
 
 
 def _softmax_sum(g: GuidedReduction) -> ReductionText:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from codegen_svc.emitters.triton.phases import Phase, plan_phases
 from kernelfarm.ir.loop_ir import (
-    GUIDES,
     Access,
     Kernel,
     Load,
@@ -20,11 +19,11 @@ from kernelfarm.traffic import row_loads
 def held_loads(kernel: Kernel) -> tuple[int, ...]:
     """The numbers of the loads; none if the kernel has statements that need loops.
 
-    Guided reductions are for rows that are read once; scans and sorts have forms of their own.
+    An online softmax is for rows that are read once; scans and sorts have forms of their own.
     """
     for statement in kernel.body:
-        is_guided = isinstance(statement, Reduce) and statement.op in GUIDES
-        if is_guided or isinstance(statement, Scan | Sort):
+        is_online = isinstance(statement, Reduce) and statement.op == "softmax_sum"
+        if is_online or isinstance(statement, Scan | Sort):
             return ()
     phases = plan_phases(kernel)
     return tuple(

@@ -60,6 +60,18 @@ _RESERVED = frozenset(
         "xband",
         "xheight",
         "inside",
+        "piece",
+        "copied",
+        "slots",
+        "slot",
+        "step",
+        "first_offset",
+        "shared_offset",
+        "ROW",
+        "SHARED",
+        "async_copy",
+        "gluon",
+        "triton_language",
     ]
 )
 _COMMENT_CHARS = 160

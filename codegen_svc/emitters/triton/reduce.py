@@ -18,6 +18,9 @@ from kernelfarm.errors import KernelRejectedError
 
 _INTEGER_BITS = {DType.I64: 64, DType.I32: 32, DType.I16: 16, DType.I8: 8}
 
+ROW_LAYOUT = "ROW"
+"""The name of the layout of rows in Triton's language of layouts."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
@@ -26,7 +29,8 @@ class Reduction:
     `operand` is the operand's name, `name` the result's, `shape` the text of the full block's
     shape. `mask` is the name of the mask that is false past the end, empty if no lane is past it.
     `past` is the operand's value in the lanes past the end, if it is known. `index_bits` is the
-    width of `rindex`. `is_whole`: the operand has the full shape already.
+    width of `rindex`. `is_whole`: the operand has the full shape already. `layout` is the name of
+    the layout of a block, empty where the compiler chooses it.
     """
 
     op: str
@@ -40,6 +44,7 @@ class Reduction:
     target: str
     is_whole: bool
     past: float | None = None
+    layout: str = ""
 
     @property
     def is_arg(self) -> bool:
@@ -81,7 +86,7 @@ def _persistent_lines(r: Reduction) -> list[str]:
 
 def _initial_lines(r: Reduction) -> list[str]:
     """Accumulators before the loop."""
-    lines = [f"{r.name}_acc = tl.full({r.shape}, {neutral(r)}, {work_type(r)})"]
+    lines = [f"{r.name}_acc = {filled(r, neutral(r))}"]
     if r.is_arg:
         # The first positions, so that a row that holds only the neutral element has a result too.
         position = f"tl.zeros({r.shape}, tl.int{r.index_bits}) + tl.arange(0, RBLOCK)[None, :]"
@@ -162,6 +167,12 @@ def neutral(r: Reduction) -> str:
             return 'float("inf")' if work.is_float else str((1 << (_INTEGER_BITS[work] - 1)) - 1)
         case _:
             raise KernelRejectedError(f"reduction {r.op} is not supported on {r.target}")
+
+
+def filled(r: Reduction, value: str) -> str:
+    """A block of the full shape in the work type with one value in all lanes."""
+    layout = f", {r.layout}" if r.layout else ""
+    return f"tl.full({r.shape}, {value}, {work_type(r)}{layout})"
 
 
 def block_value(r: Reduction) -> str:

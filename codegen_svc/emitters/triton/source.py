@@ -25,6 +25,7 @@ from codegen_svc.emitters.triton.products import product_lines
 from codegen_svc.emitters.triton.row_blocks import as_rows
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.scan import carry_lines
+from codegen_svc.emitters.triton.split_rows import in_gluon
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tensor_maps import TensorMap
 from codegen_svc.emitters.triton.tiling import Tiling
@@ -74,7 +75,8 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
         KernelRejectedError: the target cannot express an operation, type or name.
     """
     _check_names(kernel)
-    kernel = in_two_passes(kernel) if tiling.pieces else kernel
+    if tiling.pieces:
+        kernel = in_two_passes(kernel, keeps_moments=tiling.shared_pieces > 0)
     if rules.takes_narrow_functions:
         kernel = with_narrow_functions(kernel, has_flushing_exp=rules.takes_assembly)
     maps: tuple[TensorMap, ...] = ()
@@ -89,7 +91,10 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     text = "\n".join(
         [*_header_lines(kernel, tiling, rules.target), *_helper_lines(function), *function]
     )
-    return TritonSource(kernel.name, text + "\n", signature, constexprs, _notes(kernel), maps)
+    if is_gluon := tiling.shared_pieces > 0:
+        text = in_gluon(text)
+    notes = _notes(kernel)
+    return TritonSource(kernel.name, text + "\n", signature, constexprs, notes, maps, is_gluon)
 
 
 def _block_lines(block: Block) -> list[str]:
@@ -169,7 +174,8 @@ def _header_lines(kernel: Kernel, tiling: Tiling, target: str) -> list[str]:
 
 def _held_form(tiling: Tiling) -> str:
     by = f" by clusters of {tiling.blocks} blocks" if tiling.blocks > 1 else ""
-    return f"reduction of rows held in {tiling.pieces} pieces{by}"
+    where = f", {tiling.shared_pieces} in shared memory" if tiling.shared_pieces else ""
+    return f"reduction of rows held in {tiling.pieces} pieces{where}{by}"
 
 
 def _helper_lines(function: list[str]) -> list[str]:

@@ -10,10 +10,15 @@ from codegen_svc.emitters.triton.accesses import (
 )
 from codegen_svc.emitters.triton.block import Block
 from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed
-from codegen_svc.emitters.triton.guided import GuidedReduction, guided_text
+from codegen_svc.emitters.triton.guided import GuidedReduction, guided_text, moments_text
 from codegen_svc.emitters.triton.names import triton_type
 from codegen_svc.emitters.triton.past_rows import ZERO
-from codegen_svc.emitters.triton.reduce import Reduction, ReductionText, plain_text
+from codegen_svc.emitters.triton.reduce import (
+    ROW_LAYOUT,
+    Reduction,
+    ReductionText,
+    plain_text,
+)
 from codegen_svc.emitters.triton.scalar import Operand, compute_text, literal_text
 from codegen_svc.emitters.triton.scan import RunningScan, like_reduction, scan_lines
 from codegen_svc.emitters.triton.sort import RowSort, sort_lines
@@ -65,14 +70,13 @@ def reduction_text(block: Block, number: int) -> ReductionText:
         return plain_text(reduction)
     guide = Reduce(GUIDES[statement.op], statement.operand, statement.dtype)
     points = static_numel(block.kernel.reduction)
-    return guided_text(
-        GuidedReduction(
-            like=reduction,
-            guide=block.names[body.index(guide)] if guide in body[:number] else "",
-            points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
-            has_flushing_exp=block.rules.takes_assembly,
-        )
+    guided = GuidedReduction(
+        like=reduction,
+        guide=block.names[body.index(guide)] if guide in body[:number] else "",
+        points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
+        has_flushing_exp=block.rules.takes_assembly,
     )
+    return moments_text(guided) if block.tiling.shared_pieces else guided_text(guided)
 
 
 def scan_of(block: Block, number: int) -> RunningScan:
@@ -146,6 +150,7 @@ def _reduction(block: Block, number: int, statement: Reduce | Scan, op: str) -> 
         target=block.rules.target,
         is_whole=spans_x and spans_r,
         past=past,
+        layout=ROW_LAYOUT if block.tiling.shared_pieces else "",
     )
 
 

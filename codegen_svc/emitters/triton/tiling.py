@@ -79,7 +79,8 @@ class Tiling:
     `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
     of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
     is not 0, a program holds its row in so many pieces of `rblock` points, and loads what its last
-    loop reads beside it `loads_ahead` pieces ahead. A product with
+    loop reads beside it `loads_ahead` pieces ahead; of the pieces, `shared_pieces` are in shared
+    memory, the others in registers. A product with
     `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
     loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
     all tiles of a product, one after the other. A program is a cluster of `blocks` blocks of
@@ -100,6 +101,7 @@ class Tiling:
     loop_stages: int = 0
     pieces: int = 0
     loads_ahead: int = 0
+    shared_pieces: int = 0
     has_maps: bool = False
     reads_words: bool = False
     programs: int = 0

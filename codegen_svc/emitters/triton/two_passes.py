@@ -2,6 +2,8 @@
 
 softmax_sum(x)  ->  sum(exp(x - amax(x)))
 welford_m2(x)   ->  sum((x - mean) * (x - mean)), the mean from sum(x)
+
+Rows that are partly in shared memory keep welford_m2 (`guided.py`): there, one loop less is faster.
 """
 
 from __future__ import annotations
@@ -26,16 +28,22 @@ from kernelfarm.ir.loop_ir import (
     Store,
 )
 
+MOMENTS = "welford_m2"
 
-def in_two_passes(kernel: Kernel) -> Kernel:
-    """The kernel without guided reductions; the same object if it has none."""
-    if not any(isinstance(s, Reduce) and s.op in GUIDES for s in kernel.body):
+
+def in_two_passes(kernel: Kernel, *, keeps_moments: bool = False) -> Kernel:
+    """The kernel without guided reductions; the same object if it has none.
+
+    `keeps_moments`: welford_m2 stays.
+    """
+    changed = GUIDES.keys() - ({MOMENTS} if keeps_moments else set())
+    if not any(isinstance(s, Reduce) and s.op in changed for s in kernel.body):
         return kernel
     body: list[Statement] = []
     numbers: dict[int, int] = {}
     for number, statement in enumerate(kernel.body):
         renumbered = _renumbered(statement, numbers)
-        if isinstance(renumbered, Reduce) and renumbered.op in GUIDES:
+        if isinstance(renumbered, Reduce) and renumbered.op in changed:
             _append_plain(kernel, body, renumbered)
         else:
             body.append(renumbered)
@@ -50,7 +58,7 @@ def _append_plain(kernel: Kernel, body: list[Statement], guided: Reduce) -> None
     if guide not in body:
         body.append(guide)
     at = body.index(guide)
-    if guided.op == "welford_m2":
+    if guided.op == MOMENTS:
         at = _append_mean(kernel, body, at, dtype)
     body.append(Compute("sub", (x, at), dtype))
     apart = len(body) - 1

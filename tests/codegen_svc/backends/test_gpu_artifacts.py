@@ -209,9 +209,7 @@ def test_long_rows_are_read_once_and_held_without_spills(
 @pytest.mark.parametrize(
     ("shape", "width", "blocks"),
     [
-        (emitter_shapes.softmax, 131072, 4),
         (emitter_shapes.softmax, 262144, 8),
-        (_normal_of, 131072, 8),
         (_normal_of, 262144, 8),
     ],
 )
@@ -228,6 +226,41 @@ def test_rows_beyond_a_multiprocessor_are_held_by_clusters_of_blocks(
     assert 2 * launch.registers * launch.num_warps * launch.warp_size <= 65536
     assert f".reqnctapercluster {blocks}" in content_of(built, "ptx").decode()
     assert content_of(built, "triton").decode().count("tl.load(in0_ptr") == 1
+
+
+@pytest.mark.parametrize("width", [50304, 65536, 131072])
+@pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal_of])
+def test_half_of_a_long_row_is_copied_to_shared_memory(
+    shape: Callable[..., Kernel], width: int
+) -> None:
+    kernel = shape(512, width, emitter_shapes.F16)
+    target = target_facts("cuda:sm_90a")
+    aligned, general = CUDA.build(kernel, target)
+    launch, ptx = aligned.launch, content_of(aligned, "ptx").decode()
+    row_bytes = 2 * width
+    assert 0.45 * row_bytes < launch.shared_bytes < 0.7 * row_bytes
+    assert not launch.spills
+    programs = 2 if row_bytes <= 131072 else 1
+    assert programs * launch.registers * launch.num_warps * launch.warp_size <= 65536
+    assert programs * launch.shared_bytes <= 232448
+    # Copies of 16 bytes, and loops: an unrolled one would load each piece once.
+    assert "cp.async.cg.shared.global" in ptx
+    assert ptx.count("ld.shared.v4") < len(re.findall(r"ld\.global\S*\.v4", ptx)) + 16
+    assert len(re.findall(r"@%p\d+ bra", ptx)) >= 3
+    # Without the assumption of alignment, rows cannot be copied so.
+    assert "cp.async" not in content_of(general, "ptx").decode()
+
+
+def test_split_rows_of_varying_length_are_guarded_from_below() -> None:
+    kernel = emitter_shapes.dynamic_softmax(emitter_shapes.F16)
+    found = {}
+    for variant in CUDA.build(kernel, target_facts("cuda:sm_90a")):
+        bounds = {a.op: a.operand for a in variant.guard if a.name == "s1"}
+        if GuardOp.GE in bounds:
+            found[bounds[GuardOp.GE]] = bounds[GuardOp.LE]
+            assert "cp.async.cg" in content_of(variant, "ptx").decode()
+            assert not variant.launch.spills
+    assert found == {32769: 65536, 65537: 131072}
 
 
 def test_a_row_that_nothing_stores_leaves_registers_for_a_second_one() -> None:
