@@ -44,7 +44,7 @@ def held_body(block: Block) -> list[str]:
     lines += wait_lines() if is_split else []
     phases = plan_phases(block.kernel)
     looping = [phase for phase in phases if phase.within or phase.reduces]
-    # Behind a loop that is not unrolled, compilers must be told anew that two elements share a
+    # Behind a loop that is not unrolled, compilers do not know any more that two elements share a
     # register.
     is_first = dict.fromkeys(held, not is_split)
     for phase in phases:
