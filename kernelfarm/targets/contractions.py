@@ -140,7 +140,9 @@ class AttentionFacts:
     memory, or for larger ones where that would be too many, of at most `most_score_bytes`. Shares
     are rounded to the type of the values if it is one of `rounded_shares`, which the processor
     multiplies faster. `gradients` are the types of gradients, which are computed in such
-    blocks, too.
+    blocks, too. With varying sizes there are no blocks, and all scores take at most
+    `most_score_bytes`; with `whole_causal`, kernels are faster also if they then compute the scores
+    that a causal mask hides.
     """
 
     one_query: tuple[str, ...]
@@ -150,6 +152,7 @@ class AttentionFacts:
     rounded_shares: tuple[str, ...] = ()
     gradients: tuple[str, ...] = ()
     block_bytes: int = 1 << 23
+    whole_causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ bits they take many times as long as memory does.
 With several queries, attention is two products of matrices for each head, which processors compute
 in register tiles, and the softmax of the scores between them. Memory holds a block of the scores
 (`launch_in_blocks`), so kernels compute only attention whose smallest blocks are of a limited size.
+With varying sizes it holds all of them, so their ranges must limit the scores.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
 so that few of them read memory. A template kernel divides the keys of each head in parts. With
@@ -19,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, as_expr, product_of
+from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, product_of
 from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import (
@@ -222,7 +223,7 @@ def _refused(
     sizes = (query.shape[1], query.shape[3], key.shape[1])
     if not all(size.is_constant and size.constant > 0 for size in sizes):
         return Refused("of a varying number of heads")
-    return None if is_one else _several_refused(query, key, known)
+    return None if is_one else _several_refused(facts, node, known)
 
 
 def _split_refused(
@@ -331,15 +332,31 @@ def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:
     return None
 
 
-def _several_refused(query: TensorType, key: TensorType, known: AttentionFacts) -> Refused | None:
+def _several_refused(facts: GraphFacts, node: Node, known: AttentionFacts) -> Refused | None:
     """Why the framework computes attention of several queries; None if kernels do."""
-    rows, keys = product_of(query.shape[:3]), key.shape[2]
-    if not (rows.is_constant and keys.is_constant):
-        return Refused("of several queries, with a varying number of scores")
-    if query.shape[2].constant < known.least_queries:
+    query, key = (facts.types[operand] for operand in operands(node)[:2])
+    rows, queries, keys = product_of(query.shape[:3]), query.shape[2], key.shape[2]
+    if queries.is_constant and queries.constant < known.least_queries:
         return Refused(f"of 2 to {known.least_queries - 1} queries")
-    heads, queries = product_of(query.shape[:2]).constant, query.shape[2].constant
-    scores = least_block_elems(heads, queries, keys.constant)
+    if not (rows.is_constant and keys.is_constant):
+        return _varying_refused(facts, node, known, rows * keys)
+    heads = product_of(query.shape[:2]).constant
+    scores = least_block_elems(heads, queries.constant, keys.constant)
     if scores * DType.F32.itemsize_bytes > known.most_score_bytes:
         return Refused(f"with blocks of more than {known.most_score_bytes} bytes of scores")
+    return None
+
+
+def _varying_refused(
+    facts: GraphFacts, node: Node, known: AttentionFacts, scores: Expr
+) -> Refused | None:
+    """Why the framework computes attention with so many scores, which vary; None if kernels do.
+
+    A plan lists its launches, so the number of blocks cannot vary: memory holds all scores.
+    """
+    if node.attr("is_causal") is True and not known.whole_causal:
+        return Refused("of several queries, causal, with varying sizes")
+    if not facts.bounds.is_less(scores * DType.F32.itemsize_bytes, known.most_score_bytes + 1):
+        most = f"{known.most_score_bytes} bytes"
+        return Refused(f"of varying sizes, whose scores may take more than {most}")
     return None

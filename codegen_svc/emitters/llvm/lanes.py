@@ -162,7 +162,7 @@ class LaneWriter:
         self._over_ranges(usual)
         fn.branch(names["end"])
         fn.start_block(names["other"])
-        self._over_ranges(scope.inner())
+        self._over_ranges(scope.at_border())
         fn.branch(names["end"])
         fn.start_block(names["end"])
 

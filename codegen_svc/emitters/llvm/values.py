@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from codegen_svc.emitters.llvm.border_loads import offset_in_row
 from codegen_svc.emitters.llvm.element_types import constant, convert, memory_type, register_type
 from codegen_svc.emitters.llvm.index import IndexWriter
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
@@ -17,6 +18,7 @@ from codegen_svc.emitters.llvm.schedule import Schedule, used_by, value_dtype
 from codegen_svc.emitters.llvm.text import I1, I8, I32, I64, FunctionText, Value, integer
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
@@ -45,14 +47,22 @@ _COMBINING = {
 
 @dataclass
 class Scope:
-    """Known values in straight-line code: of axes and indirect symbols, and of statements."""
+    """Known values in straight-line code: of axes and indirect symbols, and of statements.
+
+    At a border, a masked load reads an element in any case, if its mask is that of a whole row.
+    """
 
     symbols: dict[str, Value]
     values: dict[int, Value] = field(default_factory=dict)
+    is_at_border: bool = False
 
     def inner(self, **symbols: Value) -> Scope:
         """A scope of a loop here: it has all these values, and what it adds stays in it."""
-        return Scope({**self.symbols, **symbols}, dict(self.values))
+        return Scope({**self.symbols, **symbols}, dict(self.values), self.is_at_border)
+
+    def at_border(self) -> Scope:
+        """A scope for rows that need most of their masks."""
+        return Scope(dict(self.symbols), dict(self.values), is_at_border=True)
 
 
 ReadKept = Callable[[Scope], Value]
@@ -215,9 +225,14 @@ class ValueWriter:
         if load.other is not None:
             source = value_dtype(self.kernel, load.other)
             other = convert(fn, scope.values[load.other], source, dtype)
+        mask = scope.values[load.mask]
+        if scope.is_at_border:
+            offset = offset_in_row(self.kernel, load, self.schedule.lane, scope.values)
+            if offset is not None:
+                return fn.select(mask, self._read_always(load, mask, offset, scope), other)
         before = fn.block
         inside, after = fn.name("masked"), fn.name("masked.end")
-        fn.branch_if(scope.values[load.mask], inside, after)
+        fn.branch_if(mask, inside, after)
         fn.start_block(inside)
         value = self._read(load, scope)
         end = fn.block
@@ -227,9 +242,23 @@ class ValueWriter:
         choice = f"phi {kind} [ {value.text}, %{end} ], [ {other.text}, %{before} ]"
         return fn.define("", kind, choice)
 
+    def _read_always(self, load: Load, mask: Value, offset: Expr, scope: Scope) -> Value:
+        """A load without a branch: with the mask false, from a row at the start of the buffer.
+
+        The start of the row does not depend on the lane, so it is computed before the loop.
+        """
+        fn, index = self.fn, self.index
+        start = index.write(load.index - offset, scope.symbols)
+        start = fn.select(mask, start, integer(0, I64))
+        at = fn.op("add nsw", start, index.write(offset, scope.symbols))
+        return self._element(load.param, at)
+
     def _read(self, load: Load, scope: Scope) -> Value:
-        dtype = self.kernel.param(load.param).dtype
-        pointer = self._address(load, dtype, scope)
+        return self._element(load.param, self.index.write(load.index, scope.symbols))
+
+    def _element(self, param: str, at: Value) -> Value:
+        dtype = self.kernel.param(param).dtype
+        pointer = self.fn.element(memory_type(dtype), self.buffers[param], at)
         raw = self.fn.load(memory_type(dtype), pointer, dtype.itemsize_bytes)
         return from_memory(self.fn, raw, dtype)
 

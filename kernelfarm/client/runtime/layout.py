@@ -130,6 +130,15 @@ class Layout:
             self.late,
         )
 
+    @property
+    def beside_bytes(self) -> int:
+        """The bytes that a call allocates beside the arena, some of them after freeing others."""
+        return sum(
+            buffer.size_elems * buffer.dtype.itemsize
+            for buffer in self.by_index
+            if buffer.kind in (BufferKind.EXTERN, BufferKind.OUTPUT) or buffer.is_apart
+        )
+
     def _check_arena(self) -> None:
         for buffer in self.temporaries:
             end = buffer.offset_bytes + buffer.size_elems * buffer.dtype.itemsize

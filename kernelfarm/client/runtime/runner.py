@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.kept_memory import LEAST_BYTES, keep_freed_memory
 from kernelfarm.client.pytorch.private import _DisableAutocast
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
@@ -163,6 +164,8 @@ class _SizedProgram:
         self._reader = InputReader(program, layout, is_checked=is_checked)
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
+        if device.type == "cpu" and layout.beside_bytes >= LEAST_BYTES:
+            keep_freed_memory()
         self._context = program.loader.context
         self._failed = program.loader.failed
         self._make = [

@@ -459,19 +459,6 @@ def test_other_attention_stays_with_the_framework(reason: str) -> None:
     assert reason in "\n".join(found.notes)
 
 
-def test_a_varying_number_of_scores_stays_with_the_framework() -> None:
-    graph = parse_graph(
-        ONE_QUERY.replace("bf16[1, 4, 1, 8]", "bf16[1, 4, n, 8]").replace(
-            "graph prims 1\n", "graph prims 1\nsize n from 2 to 64\n"
-        )
-    )
-    found = choose_attention(graph, attending("cpu:x86-64-v4"))
-    assert not found.results
-    assert found.notes == (
-        "attention: 1 by the framework: of several queries, with a varying number of scores",
-    )
-
-
 @pytest.mark.parametrize("queries", [1, 16])
 def test_attention_to_no_keys_stays_with_the_framework(queries: int) -> None:
     text = ONE_QUERY.replace("bf16[1, 4, 1, 8]", f"bf16[1, 4, {queries}, 8]")

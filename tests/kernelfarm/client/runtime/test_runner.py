@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from kernelfarm.client.capture.captured import CapturedGraph, ModuleOutput
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.pytorch.kept_memory import keep_freed_memory
 from kernelfarm.client.runtime import arena, extern_node
 from kernelfarm.client.runtime.layout import Layout
 from kernelfarm.client.runtime.program import BoundProgram
@@ -418,6 +419,16 @@ def test_a_result_in_a_temporary_that_is_apart_is_not_overwritten_by_the_next_ca
     first = runner((x, w))[0]
     runner((x + 1, w))
     torch.testing.assert_close(first, x.exp())
+
+
+def test_the_c_library_is_asked_to_keep_the_memory_of_large_calls():
+    keep_freed_memory.cache_clear()
+    _, _, captured, plan, kernels = exp_mm_neg()
+    PlanRunner(program(captured, plan, kernels)[0])
+    assert keep_freed_memory.cache_info().currsize == 0
+    _, captured, plan, kernels = chain_with_a_temporary(is_apart=True)  # 3 MiB beside the arena
+    PlanRunner(program(captured, plan, kernels)[0])
+    assert keep_freed_memory.cache_info().currsize == 1
 
 
 def test_a_call_within_a_step_of_the_same_program_has_a_state_of_its_own(monkeypatch):
