@@ -1,0 +1,91 @@
+"""Attention over keys and values in pages of a cache, as servers write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+LAYOUTS = ("rows first", "heads first", "joined", "tokens")
+"""Axes of a page: (rows, heads, width), (heads, rows, width), one axis, or a page of one row."""
+
+
+@dataclass(frozen=True)
+class PagedForm:
+    """Queries (sequences, groups * heads, queries, width), keys in `pages` pages of each sequence.
+
+    The mask shows each sequence some of its first keys: all queries the same ones, or with
+    `is_checked` each query one more, as when a draft is checked. `joins_table` gathers by a vector
+    of pages. `seen` cuts keys off.
+    """
+
+    sequences: int = 2
+    groups: int = 2
+    heads: int = 3
+    queries: int = 1
+    width: int = 32
+    size: int = 16
+    pages: int = 19
+    layout: str = "rows first"
+    dtype: torch.dtype = torch.bfloat16
+    table_dtype: torch.dtype = torch.int32
+    has_mask: bool = True
+    is_checked: bool = False
+    joins_table: bool = False
+    seen: int | None = None
+
+    def operands(self, device: str = "cpu", seed: int = 0) -> tuple[Tensor, ...]:
+        """Queries, caches of keys and values, a table of pages, lengths of the sequences."""
+        torch.manual_seed(seed)
+        found = 2 * self.sequences * self.pages
+        axes = {
+            "rows first": (found, self.size, self.groups, self.width),
+            "heads first": (found, self.groups, self.size, self.width),
+            "joined": (found, self.size * self.groups * self.width),
+            "tokens": (found * self.size, self.groups, self.width),
+        }[self.layout]
+        query = torch.randn(self.sequences, self.groups * self.heads, self.queries, self.width)
+        key, value = torch.randn(axes), torch.randn(axes)
+        table = torch.randint(found, (self.sequences, self.pages)).to(self.table_dtype)
+        if self.layout == "tokens":
+            rows = torch.arange(self.size, dtype=self.table_dtype)
+            table = (table[:, :, None] * self.size + rows).flatten(1)
+        lengths = torch.randint(1, self.size * self.pages + 1, (self.sequences,))
+        floats = (tensor.to(self.dtype) for tensor in (query, key, value))
+        return tuple(tensor.to(device) for tensor in (*floats, table, lengths))
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, table: Tensor, lengths: Tensor
+    ) -> Tensor:
+        """What a layer does with its cache; the heads of a query lie side by side."""
+        keys, values = self.gathered(key, table), self.gathered(value, table)
+        mask = self.mask(lengths, keys.shape[2]) if self.has_mask else None
+        found = functional.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask, enable_gqa=self.heads > 1
+        )
+        return found.transpose(1, 2).flatten(2)
+
+    def gathered(self, cache: Tensor, table: Tensor) -> Tensor:
+        """Keys or values (sequences, groups, keys, width)."""
+        sequences = table.shape[0]
+        if self.joins_table:
+            pages = cache.index_select(0, table.flatten()).unflatten(0, (sequences, -1))
+        else:
+            pages = functional.embedding(table, cache) if cache.dim() == 2 else cache[table]
+        if self.layout == "joined":
+            pages = pages.unflatten(-1, (self.size, self.groups, self.width))
+        if self.layout == "heads first":
+            found = pages.transpose(1, 2).flatten(2, 3)
+        else:
+            rows = pages if self.layout == "tokens" else pages.flatten(1, 2)
+            found = rows.transpose(1, 2)
+        return found[:, :, : self.seen]
+
+    def mask(self, lengths: Tensor, keys: int) -> Tensor:
+        """(sequences, 1, queries or 1, keys); some queries see no key."""
+        last = lengths[:, None]
+        if self.is_checked:
+            last = last + torch.arange(self.queries, device=lengths.device) - self.queries
+        return torch.arange(keys, device=lengths.device) < last[:, None, :, None]
