@@ -49,6 +49,7 @@ from optimizer_svc.passes.pad_products import pad_products
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
+from optimizer_svc.passes.scatter_into_inputs import scatter_into_inputs
 from optimizer_svc.passes.separate_biases import separate_biases
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
@@ -109,6 +110,7 @@ PASSES: tuple[Pass, ...] = (
         "graph",
     ),
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
+    Pass("scatter-into-inputs", scatter_into_inputs, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass(

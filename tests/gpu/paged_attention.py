@@ -31,6 +31,12 @@ def paged_attention_cases() -> Iterator[Case]:
     yield case(
         "attention in pages at odd addresses", _LLAMA.attend, partial(_operands, _LLAMA), offset=1
     )
+    for function in (_LLAMA.decode, _LLAMA.decode_by_slots):
+        yield case(
+            f"attention in pages to which a token is written, {function.__name__}",
+            function,
+            _operands_with_row,
+        )
     sizes = ((2, 20), (3, 77), (9, 200), (4, 13))
     forms = [replace(_LLAMA, layout="joined", sequences=b, pages=n) for b, n in sizes]
     yield case(
@@ -53,6 +59,14 @@ def _operands(form: PagedForm) -> tuple[Tensor, ...]:
         table[-1, 3] = -1
     lengths[0] = 0 if form.sequences > 1 else 1
     return operands
+
+
+def _operands_with_row() -> tuple[Tensor, ...]:
+    """The pages of two sequences, and a token for each."""
+    query, key, value, table, lengths = _LLAMA.operands()
+    table[:] = torch.arange(table.numel()).view_as(table)
+    row = torch.randn(_LLAMA.sequences, _LLAMA.groups, _LLAMA.width).to(_LLAMA.dtype)
+    return query, key, value, table, lengths, row
 
 
 def _joined_operands(form: PagedForm) -> tuple[Tensor, ...]:

@@ -175,18 +175,11 @@ def test_a_cache_of_keys_and_values_in_one_tensor_is_read_where_it_is() -> None:
     assert constant(kernel, "SHARES_TABLE") is True
 
 
-def test_a_token_is_written_to_its_page_before_that_is_read() -> None:
+@pytest.mark.parametrize("by_slots", [False, True])
+def test_a_token_is_written_to_its_page_before_that_is_read(by_slots: bool) -> None:
     form = PagedForm()
     row = torch.randn(2, 2, 32, dtype=form.dtype)
-
-    def decode(
-        query: Tensor, key: Tensor, value: Tensor, table: Tensor, lengths: Tensor, row: Tensor
-    ) -> Tensor:
-        page = table.gather(1, (lengths[:, None] - 1) // form.size)[:, 0].long()
-        key[page, (lengths - 1) % form.size] = row
-        value[page, (lengths - 1) % form.size] = 2 * row
-        return form.attend(query, key, value, table, lengths)
-
+    decode = form.decode_by_slots if by_slots else form.decode
     operands = (*form.operands(), row)
     operands[4][:] = torch.tensor([17, 40])
     given = [x.clone() for x in operands]

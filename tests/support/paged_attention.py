@@ -67,6 +67,42 @@ class PagedForm:
         )
         return found.transpose(1, 2).flatten(2)
 
+    def decode(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        row: Tensor,
+    ) -> Tensor:
+        """Attention after the key and value of the last token, of `row`, are written to a page."""
+        page, line = self._last(table, lengths)
+        key[page, line] = row
+        value[page, line] = 2 * row
+        return self.attend(query, key, value, table, lengths)
+
+    def decode_by_slots(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        row: Tensor,
+    ) -> Tensor:
+        """The same with one number for a page and a row of it."""
+        page, line = self._last(table, lengths)
+        slot = page * self.size + line
+        key.flatten(0, 1)[slot] = row
+        value.flatten(0, 1).index_copy_(0, slot, 2 * row)
+        return self.attend(query, key, value, table, lengths)
+
+    def _last(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The page of the last key of each sequence, and its row there."""
+        last = lengths[:, None] - 1
+        return table.gather(1, last // self.size)[:, 0].long(), last[:, 0] % self.size
+
     def gathered(self, cache: Tensor, table: Tensor) -> Tensor:
         """Keys or values (sequences, groups, keys, width)."""
         sequences = table.shape[0]

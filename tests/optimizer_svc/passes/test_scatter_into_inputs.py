@@ -1,0 +1,170 @@
+"""A scatter into a reshape of an updated input becomes one into the input."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from kernelfarm.ir.interpret import run_graph, run_program
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.ir.verify import verify_graph
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.scatter_into_inputs import scatter_into_inputs
+from optimizer_svc.pipeline import optimize
+from tests.support.goldens import assert_golden
+from tests.support.optimizer_passes import before_and_after
+
+TOKENS = """\
+graph prims 1
+%0: f32[5, 4, 2, 3]@[24, 6, 3, 1] = input "cache"
+%1: i32[2]@[1] = input "slots"
+%2: f32[2, 6]@[6, 1] = input "rows"
+%3: f32[20, 6] = reshape(%0; shape=[{20}, {6}])
+%4: f32[20, 6] = scatter(%3, %1, %2; dims=[0], mode="set")
+%5: f32[5, 4, 2, 3] = reshape(%4; shape=[{5}, {4}, {2}, {3}])
+%6: f32[20, 6] = neg(%4)
+return %5: f32[5, 4, 2, 3]@[24, 6, 3, 1] into %0, %6: f32[20, 6]@[6, 1]
+"""
+
+
+@pytest.mark.golden
+def test_a_number_of_a_row_becomes_a_page_and_a_row_of_it() -> None:
+    assert_golden(
+        before_and_after("scatter-into-inputs", TOKENS),
+        """\
+-- before scatter-into-inputs: graph
+graph prims 1
+%0: f32[5, 4, 2, 3]@[24, 6, 3, 1] = input "cache"
+%1: i32[2]@[1] = input "slots"
+%2: f32[2, 6]@[6, 1] = input "rows"
+%3: f32[20, 6] = reshape(%0; shape=[{20}, {6}])
+%4: f32[20, 6] = scatter(%3, %1, %2; dims=[0], mode="set")
+%5: f32[5, 4, 2, 3] = reshape(%4; shape=[{5}, {4}, {2}, {3}])
+%6: f32[20, 6] = neg(%4)
+return %5: f32[5, 4, 2, 3]@[24, 6, 3, 1] into %0, %6: f32[20, 6]@[6, 1]
+-- after: graph
+graph prims 1
+%0: f32[5, 4, 2, 3]@[24, 6, 3, 1] = input "cache"
+%1: i32[2]@[1] = input "slots"
+%2: f32[2, 6]@[6, 1] = input "rows"
+%3: f32[20, 6] = reshape(%0; shape=[{20}, {6}])
+%7: i64[2] = convert(%1; dtype=i64)
+%8: i64[2] = full(; dtype=i64, shape=[{2}], value=4)
+%9: i64[2] = floor_div(%7, %8)
+%10: i64[2] = full(; dtype=i64, shape=[{2}], value=4)
+%11: i64[2] = mod_floor(%7, %10)
+%12: f32[2, 2, 3] = reshape(%2; shape=[{2}, {2}, {3}])
+%13: f32[5, 4, 2, 3] = scatter(%0, %9, %11, %12; dims=[0, 1], mode="set")
+%4: f32[20, 6] = reshape(%13; shape=[{20}, {6}])
+%6: f32[20, 6] = neg(%4)
+return %13: f32[5, 4, 2, 3]@[24, 6, 3, 1] into %0, %6: f32[20, 6]@[6, 1]
+""",
+    )
+
+
+SEVERAL = """\
+graph prims 1
+%0: f32[5, 4, 3]@[12, 3, 1] = input "cache"
+%1: i64[2, 2]@[2, 1] = input "slots"
+%2: f32[2, 2, 3]@[6, 3, 1] = input "rows"
+%3: f32[20, 3] = reshape(%0; shape=[{20}, {3}])
+%4: f32[20, 3] = scatter(%3, %1, %2; dims=[0], mode="add")
+%5: i64[2]@[1] = input "page"
+%6: f32[2, 4, 3]@[12, 3, 1] = input "pages"
+%7: f32[5, 4, 3] = reshape(%4; shape=[{5}, {4}, {3}])
+%8: f32[5, 4, 3] = scatter(%7, %5, %6; dims=[0], mode="add")
+%9: f32[60] = reshape(%8; shape=[{60}])
+%10: i64[2]@[1] = input "elements"
+%11: f32[2]@[1] = input "numbers"
+%12: f32[60] = scatter(%9, %10, %11; dims=[0], mode="add")
+%13: f32[5, 4, 3] = reshape(%12; shape=[{5}, {4}, {3}])
+return %13: f32[5, 4, 3]@[12, 3, 1] into %0
+"""
+MIDDLE = """\
+graph prims 1
+%0: f32[3, 5, 4, 2]@[40, 8, 2, 1] = input "cache"
+%1: i64[2]@[1] = input "slots"
+%2: f32[2, 3, 2]@[6, 2, 1] = input "rows"
+%3: f32[3, 20, 2] = reshape(%0; shape=[{3}, {20}, {2}])
+%4: f32[3, 20, 2] = scatter(%3, %1, %2; dims=[1], mode="set")
+%5: f32[3, 5, 4, 2] = reshape(%4; shape=[{3}, {5}, {4}, {2}])
+return %5: f32[3, 5, 4, 2]@[40, 8, 2, 1] into %0
+"""
+
+
+def sorted_inputs(text: str) -> str:
+    """The graph with its inputs first."""
+    head, *lines = text.splitlines()
+    lines.sort(key=lambda line: " = input " not in line)
+    return "\n".join([head, *lines, ""])
+
+
+@pytest.mark.parametrize("text", [TOKENS, sorted_inputs(SEVERAL), MIDDLE])
+def test_scatters_store_the_same_elements_in_place(text: str) -> None:
+    graph = parse_graph(text)
+    rng = np.random.default_rng(0)
+    arrays = []
+    for source in graph.inputs:
+        shape = tuple(extent.as_int() for extent in source.kind.shape)
+        if source.kind.dtype.is_float:
+            arrays.append(rng.standard_normal(shape).astype(np.float32))
+        else:  # from both ends, no index twice
+            numbers = np.arange(np.prod(shape)) * 2 - 3
+            arrays.append(
+                numbers.reshape(shape).astype(source.kind.dtype.value.replace("i", "int"))
+            )
+    changed = scatter_into_inputs(graph)
+    assert changed is not graph
+    verify_graph(changed)
+    program = optimize(graph, target_facts("cuda:sm_90a")).program
+    expected = run_graph(graph, arrays)
+    for results in (run_graph(changed, arrays), run_program(program, arrays)):
+        for found, wanted in zip(results, expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    assert not any("copy" in kernel.name for kernel in program.kernels)
+    assert program.plan.arena_bytes.as_int() == 0
+
+
+@pytest.mark.parametrize("slot", [-21, 20, 1000, -1000])
+def test_an_index_outside_stays_outside(slot: int) -> None:
+    graph = scatter_into_inputs(parse_graph(TOKENS))
+    cache, rows = np.zeros((5, 4, 2, 3), np.float32), np.ones((2, 6), np.float32)
+    with pytest.raises(IndexError):
+        run_graph(graph, [cache, np.array([0, slot], np.int32), rows])
+
+
+def test_other_scatters_stay() -> None:
+    not_updated = TOKENS.replace(" into %0", "")
+    computed = TOKENS.replace("reshape(%0;", "reshape(%7;").replace(
+        "%3: f32", "%7: f32[5, 4, 2, 3] = neg(%0)\n%3: f32"
+    )
+    joined = re.sub(r"\[20, 6\]", "[10, 12]", TOKENS).replace("[{20}, {6}]", "[{10}, {12}]")
+    joined = joined.replace("f32[2, 6]@[6, 1]", "f32[2, 10]@[10, 1]").replace(
+        "dims=[0]", "dims=[1]"
+    )
+    joined = joined.replace("[10, 12]@[6, 1]", "[10, 12]@[12, 1]")
+    for text in (not_updated, computed, joined):
+        graph = parse_graph(text)
+        verify_graph(graph)
+        assert scatter_into_inputs(graph) is graph
+
+
+def test_axes_behind_the_first_one_must_not_vary() -> None:
+    varying = (
+        TOKENS.replace("graph prims 1\n", "graph prims 1\nsize s0 from 2\nsize s1 from 2\n")
+        .replace("[5, 4, 2, 3]@[24, 6, 3, 1]", "[s0, s1, 2, 3]@[6*s1, 6, 3, 1]")
+        .replace("[5, 4, 2, 3]", "[s0, s1, 2, 3]")
+        .replace("[{5}, {4}, {2}, {3}]", "[{s0}, {s1}, {2}, {3}]")
+        .replace("[20, 6]", "[s0*s1, 6]")
+        .replace("{20}", "{s0*s1}")
+    )
+    graph = parse_graph(varying)
+    verify_graph(graph)
+    assert scatter_into_inputs(graph) is graph
+    pages = parse_graph(
+        varying.replace("s1", "4").replace("size 4 from 2\n", "").replace("6*4", "24")
+    )
+    verify_graph(pages)
+    assert scatter_into_inputs(pages) is not pages
