@@ -72,6 +72,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("scatter-into-inputs", scatter_into_inputs, ("graph",), "graph"),
     Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),
@@ -110,7 +111,6 @@ PASSES: tuple[Pass, ...] = (
         "graph",
     ),
     Pass("sum-one-hot", sum_one_hot, ("graph",), "graph"),
-    Pass("scatter-into-inputs", scatter_into_inputs, ("graph",), "graph"),
     Pass("simplify-algebra", simplify_algebra, ("graph",), "graph"),
     Pass("eliminate-common-subexpressions", eliminate_common_subexpressions, ("graph",), "graph"),
     Pass(

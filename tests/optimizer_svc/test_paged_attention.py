@@ -175,6 +175,29 @@ def test_a_cache_of_keys_and_values_in_one_tensor_is_read_where_it_is() -> None:
     assert constant(kernel, "SHARES_TABLE") is True
 
 
+@pytest.mark.parametrize(("by_slots", "axis"), [(False, 0), (False, 1), (True, 0)])
+def test_a_token_is_written_to_a_cache_of_keys_and_values(by_slots: bool, axis: int) -> None:
+    form = PagedForm()
+    decode = form.decode_by_slots if by_slots else form.decode
+
+    def stacked(query: Tensor, cache: Tensor, *rest: Tensor) -> Tensor:
+        return decode(query, cache.select(axis, 0), cache.select(axis, 1), *rest)
+
+    query, key, value, table, lengths = form.operands()
+    lengths[:] = torch.tensor([17, 40])
+    row = torch.randn(2, 2, 32, dtype=form.dtype)
+    operands = (query, torch.stack([key, value], axis), table, lengths, row)
+    given = [x.clone() for x in operands]
+    runs = Runs(stacked)
+    result = runs.result(*given)
+    (found,) = runs.programs
+    paged(found)
+    compare(form, result, stacked, [x.clone() for x in operands])
+    stacked(*operands)
+    assert torch.equal(given[1], operands[1])
+    assert found.program.plan.arena_bytes.as_int() < operands[1].numel()
+
+
 @pytest.mark.parametrize("by_slots", [False, True])
 def test_a_token_is_written_to_its_page_before_that_is_read(by_slots: bool) -> None:
     form = PagedForm()

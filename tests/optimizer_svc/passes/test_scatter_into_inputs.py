@@ -94,6 +94,65 @@ return %5: f32[3, 5, 4, 2]@[40, 8, 2, 1] into %0
 """
 
 
+BOTH = """\
+graph prims 1
+%0: f32[5, 2, 4, 3]@[24, 12, 3, 1] = input "cache"
+%1: i32[2]@[1] = input "slots"
+%2: f32[2, 3]@[3, 1] = input "rows"
+%3: f32[5, 1, 4, 3] = slice(%0; limits=[{5}, {1}, {4}, {3}], starts=[{0}, {0}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%4: f32[20, 3] = reshape(%3; shape=[{20}, {3}])
+%5: f32[20, 3] = scatter(%4, %1, %2; dims=[0], mode="set")
+%6: f32[5, 1, 4, 3] = reshape(%5; shape=[{5}, {1}, {4}, {3}])
+%7: f32[5, 1, 4, 3] = slice(%0; limits=[{5}, {2}, {4}, {3}], starts=[{0}, {1}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%8: f32[5, 2, 4, 3] = cat(%6, %7; dim=1)
+%9: f32[5, 1, 4, 3] = slice(%8; limits=[{5}, {2}, {4}, {3}], starts=[{0}, {1}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%10: f32[5, 4, 3] = reshape(%9; shape=[{5}, {4}, {3}])
+%11: i32[2]@[1] = input "pages"
+%12: f32[2, 4, 3]@[12, 3, 1] = input "whole"
+%13: f32[5, 4, 3] = scatter(%10, %11, %12; dims=[0], mode="set")
+%14: f32[5, 1, 4, 3] = reshape(%13; shape=[{5}, {1}, {4}, {3}])
+%15: f32[5, 1, 4, 3] = slice(%8; limits=[{5}, {1}, {4}, {3}], starts=[{0}, {0}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%16: f32[5, 2, 4, 3] = cat(%15, %14; dim=1)
+return %16: f32[5, 2, 4, 3]@[24, 12, 3, 1] into %0
+"""
+
+
+@pytest.mark.golden
+def test_a_slice_that_a_cat_joins_with_the_rest_is_written_where_it_is() -> None:
+    assert_golden(
+        before_and_after("scatter-into-inputs", sorted_inputs(BOTH)).partition("-- after")[2],
+        """\
+: graph
+graph prims 1
+%0: f32[5, 2, 4, 3]@[24, 12, 3, 1] = input "cache"
+%1: i32[2]@[1] = input "slots"
+%2: f32[2, 3]@[3, 1] = input "rows"
+%11: i32[2]@[1] = input "pages"
+%12: f32[2, 4, 3]@[12, 3, 1] = input "whole"
+%3: f32[5, 1, 4, 3] = slice(%0; limits=[{5}, {1}, {4}, {3}], starts=[{0}, {0}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%4: f32[20, 3] = reshape(%3; shape=[{20}, {3}])
+%5: f32[20, 3] = scatter(%4, %1, %2; dims=[0], mode="set")
+%6: f32[5, 1, 4, 3] = reshape(%5; shape=[{5}, {1}, {4}, {3}])
+%7: f32[5, 1, 4, 3] = slice(%0; limits=[{5}, {2}, {4}, {3}], starts=[{0}, {1}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%17: i64[2] = convert(%1; dtype=i64)
+%18: i64[2] = full(; dtype=i64, shape=[{2}], value=4)
+%19: i64[2] = floor_div(%17, %18)
+%20: i64[2] = full(; dtype=i64, shape=[{2}], value=4)
+%21: i64[2] = mod_floor(%17, %20)
+%22: i64[2] = full(; dtype=i64, shape=[{2}], value=0)
+%23: f32[5, 2, 4, 3] = scatter(%0, %22, %19, %21, %2; dims=[1, 0, 2], mode="set")
+%9: f32[5, 1, 4, 3] = slice(%23; limits=[{5}, {2}, {4}, {3}], starts=[{0}, {1}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%10: f32[5, 4, 3] = reshape(%9; shape=[{5}, {4}, {3}])
+%13: f32[5, 4, 3] = scatter(%10, %11, %12; dims=[0], mode="set")
+%14: f32[5, 1, 4, 3] = reshape(%13; shape=[{5}, {1}, {4}, {3}])
+%15: f32[5, 1, 4, 3] = slice(%23; limits=[{5}, {1}, {4}, {3}], starts=[{0}, {0}, {0}, {0}], steps=[{1}, {1}, {1}, {1}])
+%24: i32[2] = full(; dtype=i32, shape=[{2}], value=1)
+%25: f32[5, 2, 4, 3] = scatter(%23, %24, %11, %12; dims=[1, 0], mode="set")
+return %25: f32[5, 2, 4, 3]@[24, 12, 3, 1] into %0
+""",
+    )
+
+
 def sorted_inputs(text: str) -> str:
     """The graph with its inputs first."""
     head, *lines = text.splitlines()
@@ -101,7 +160,7 @@ def sorted_inputs(text: str) -> str:
     return "\n".join([head, *lines, ""])
 
 
-@pytest.mark.parametrize("text", [TOKENS, sorted_inputs(SEVERAL), MIDDLE])
+@pytest.mark.parametrize("text", [TOKENS, sorted_inputs(SEVERAL), MIDDLE, sorted_inputs(BOTH)])
 def test_scatters_store_the_same_elements_in_place(text: str) -> None:
     graph = parse_graph(text)
     rng = np.random.default_rng(0)
@@ -146,6 +205,20 @@ def test_other_scatters_stay() -> None:
     )
     joined = joined.replace("[10, 12]@[6, 1]", "[10, 12]@[12, 1]")
     for text in (not_updated, computed, joined):
+        graph = parse_graph(text)
+        verify_graph(graph)
+        assert scatter_into_inputs(graph) is graph
+
+
+def test_slices_that_are_not_the_rest_of_the_input_stay() -> None:
+    rest = "%7: f32[5, 1, 4, 3] = slice(%0; limits=[{5}, {2}, {4}, {3}], starts=[{0}, {1},"
+    both = sorted_inputs(BOTH)
+    assert both.count(rest) == 1
+    of_another = both.replace(rest, rest.replace("%0", "%17")).replace(
+        "%7: f32", "%17: f32[5, 2, 4, 3] = neg(%0)\n%7: f32"
+    )
+    of_what_is_written = both.replace(rest, rest.replace("{1}", "{0}").replace("{2}", "{1}"))
+    for text in (of_another, of_what_is_written):
         graph = parse_graph(text)
         verify_graph(graph)
         assert scatter_into_inputs(graph) is graph
