@@ -126,7 +126,8 @@ def _paged_rows(facts: GraphFacts, chain: list[int]) -> PagedRows | Refused:
     if isinstance(page, Refused):
         return page
     size, extents, dims = page
-    entries = _entries(facts.types[table].shape, index[:rank], (shape[0], size), bounds)
+    number = simplify(_key(shape[2]) // size, bounds)
+    entries = _entries(facts.types[table].shape, index[:rank], (shape[0], number), bounds)
     if isinstance(entries, Refused):
         return entries
     viewed = (facts.types[cache].shape[0], *extents)
@@ -148,7 +149,7 @@ def _page_of(
     if not (elems.is_constant and heads.is_constant and width.is_constant):
         return Refused("pages of varying sizes")
     size, rest = divmod(elems.constant, max(1, heads.constant * width.constant))
-    row = simplify(symbol(_KEY) % size, bounds) if size > 1 else ZERO
+    row = simplify(_key(shape[2]) % size, bounds) if size > 1 else ZERO
     position = simplify(ravel(index, cache[1:]), bounds)
     steps = _steps(position, row, bounds)
     if rest or size < 1 or steps is None:
@@ -164,6 +165,11 @@ def _page_of(
     places = {axis: 1 + at for at, (_, _, axis) in enumerate(ordered)}
     extents = tuple(as_expr(extent) for extent, _, _ in ordered)
     return size, extents, (0, *(places[axis] for axis in (1, 2, 3)))
+
+
+def _key(keys: Expr) -> Expr:
+    """The number of a key."""
+    return ZERO if keys is ONE else symbol(_KEY)
 
 
 def _steps(position: Expr, row: Expr, bounds: Bounds) -> tuple[int, int, int] | None:
@@ -182,14 +188,18 @@ def _steps(position: Expr, row: Expr, bounds: Bounds) -> tuple[int, int, int] | 
     return steps[0], second.constant, steps[1]
 
 
-def _entries(table: Index, index: Index, read: tuple[Expr, int], bounds: Bounds) -> Index | Refused:
-    """The extents (b, n) as which the table is read; `read` are the sequences and a page's rows."""
-    batch, size = read
+def _entries(
+    table: Index, index: Index, read: tuple[Expr, Expr], bounds: Bounds
+) -> Index | Refused:
+    """The extents (b, n) as which the table is read at `index`.
+
+    `read` are the number of sequences, and that of a key's page in its sequence.
+    """
+    batch, number = read
     order = Refused("their pages are in no table of sequences")
     position = simplify(ravel(index, table), bounds)
     parts = position.linear_in(_SEQUENCE)
-    page = simplify(symbol(_KEY) // size, bounds)
-    if parts is None or simplify(parts[1] - page, bounds) is not ZERO:
+    if parts is None or simplify(parts[1] - number, bounds) is not ZERO:
         return order
     entries = product_of(table)
     each = entries if batch is ONE else parts[0]
