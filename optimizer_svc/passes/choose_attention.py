@@ -144,7 +144,8 @@ def _choose_templates(
                 notes[f"whose pages are copied: {reason}"] += 1
             queries = "one query" if length is ONE else "several queries"
             note = f"of {queries}, keys in {count} parts{', in pages' * is_paged}, by kernels"
-            if length is not ONE and count <= (not is_paged):  # parts do not fill the chip better
+            least = 1 if length is ONE or is_paged else 2  # one part does not fill the chip better
+            if length is not ONE and count < least:
                 verdict, count = _flash_refused(facts, node, target.flash_attention, saves=saves), 0
                 note = f"of several queries{' with log-sum-exps' * saves} by kernels"
             if verdict is None:

@@ -198,6 +198,28 @@ def test_a_token_is_written_to_a_cache_of_keys_and_values(by_slots: bool, axis: 
     assert found.program.plan.arena_bytes.as_int() < operands[1].numel()
 
 
+def test_pages_are_read_before_a_token_replaces_one_of_theirs() -> None:
+    form = PagedForm()
+
+    def attend_first(
+        query: Tensor, key: Tensor, value: Tensor, table: Tensor, *rest: Tensor
+    ) -> Tensor:
+        lengths, row = rest
+        found = form.attend(query, key, value, table, lengths)
+        for cache in (key, value):
+            cache[table[:, 0].long(), 3] = row
+        return found
+
+    operands = (*form.operands(), torch.randn(2, 2, 32, dtype=form.dtype))
+    given = [x.clone() for x in operands]
+    runs = Runs(attend_first)
+    result = runs.result(*given)
+    paged(runs.programs[0])
+    compare(form, result, attend_first, [x.clone() for x in operands])
+    attend_first(*operands)
+    assert torch.equal(given[2], operands[2])
+
+
 @pytest.mark.parametrize("by_slots", [False, True])
 def test_a_token_is_written_to_its_page_before_that_is_read(by_slots: bool) -> None:
     form = PagedForm()
