@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
+from kernelfarm.ir.algebra.atoms import FloorDiv
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, product_of, symbol
 from kernelfarm.ir.algebra.simplify import Bounds, simplify
 from kernelfarm.ir.graph_ir import Node, TensorType
@@ -36,12 +37,13 @@ from optimizer_svc.analysis.updates import updated_inputs
 from optimizer_svc.analysis.verdicts import Refused
 
 _SEQUENCE, _HEAD, _KEY, _COLUMN = _NAMES = ("@b", "@g", "@s", "@d")
+_COPY = "@c"
 _MOST_VIEWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class PagedRows:
-    """Keys or values in pages of a cache, with `size` of them to a page.
+    """Keys or values in pages of a cache, with `size` of them to a page, of `heads` heads.
 
     `cache` and `table` are values of the graph. The cache in `shape` and then with its axes in the
     order `dims` is (pages, heads of keys, size, width); the table in `table_shape` is (b, n).
@@ -50,6 +52,7 @@ class PagedRows:
     cache: int
     table: int
     size: int
+    heads: int
     shape: Index
     dims: tuple[int, ...]
     table_shape: Index
@@ -77,7 +80,7 @@ def paged_operands(facts: GraphFacts, node: Node) -> PagedOperands | Refused | N
     if _has_others(facts, node, chains):
         return Refused("something else reads them, too")
     keys, values = (rows for rows in found if isinstance(rows, PagedRows))
-    if keys.size != values.size:
+    if (keys.size, keys.heads) != (values.size, values.heads):
         return Refused("pages of keys and of values have other sizes")
     return PagedOperands(keys, values)
 
@@ -125,36 +128,43 @@ def _paged_rows(facts: GraphFacts, chain: list[int]) -> PagedRows | Refused:
     page = _page_of(facts.types[cache].shape, index[rank:], shape, bounds)
     if isinstance(page, Refused):
         return page
-    size, extents, dims = page
-    number = simplify(_key(shape[2]) // size, bounds)
+    number = simplify(_key(shape[2]) // page.size, bounds)
     entries = _entries(facts.types[table].shape, index[:rank], (shape[0], number), bounds)
     if isinstance(entries, Refused):
         return entries
-    viewed = (facts.types[cache].shape[0], *extents)
-    if (refused := _not_in_memory(facts, cache, (viewed, dims[-1]))) is not None:
+    viewed = (facts.types[cache].shape[0], *page.extents)
+    if (refused := _not_in_memory(facts, cache, (viewed, page.dims[-1]))) is not None:
         return refused
-    return PagedRows(cache, _without_widening(facts, table), size, viewed, dims, entries)
+    own_table = _without_widening(facts, table)
+    return PagedRows(cache, own_table, page.size, page.heads, viewed, page.dims, entries)
 
 
-def _page_of(
-    cache: Index, index: Index, shape: Index, bounds: Bounds
-) -> tuple[int, Index, tuple[int, ...]] | Refused:
-    """The rows of a page, the extents of its axes, and the order (pages, heads, rows, width).
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The heads and rows of a page, the extents of its axes, and their order.
 
-    `index` is the element of a page that attention reads as (b, g, s, d), whose extents are
-    `shape`.
+    `dims` are the axes (pages, heads, rows, width) of the cache with these extents.
     """
-    heads, width = shape[1], shape[3]
-    elems = product_of(cache[1:])
-    if not (elems.is_constant and heads.is_constant and width.is_constant):
+
+    heads: int
+    size: int
+    extents: Index
+    dims: tuple[int, ...]
+
+
+def _page_of(cache: Index, index: Index, shape: Index, bounds: Bounds) -> _Page | Refused:
+    """The page in which attention reads the element `index` as (b, g, s, d), of these extents."""
+    elems, width = product_of(cache[1:]), shape[3]
+    if not (elems.is_constant and shape[1].is_constant and width.is_constant):
         return Refused("pages of varying sizes")
-    size, rest = divmod(elems.constant, max(1, heads.constant * width.constant))
-    row = simplify(_key(shape[2]) % size, bounds) if size > 1 else ZERO
     position = simplify(ravel(index, cache[1:]), bounds)
+    heads, position = _without_copies(position, shape[1].constant, bounds)
+    size, rest = divmod(elems.constant, max(1, heads * width.constant))
+    row = simplify(_key(shape[2]) % size, bounds) if size > 1 else ZERO
     steps = _steps(position, row, bounds)
     if rest or size < 1 or steps is None:
         return Refused("pages hold other elements, too, or these in another order")
-    axes = ((heads.constant, steps[0], 1), (size, steps[1], 2), (width.constant, steps[2], 3))
+    axes = ((heads, steps[0], 1), (size, steps[1], 2), (width.constant, steps[2], 3))
     # From the axis with the largest step to that with the smallest; the extents of 1 come first.
     ordered = sorted(axes, key=lambda axis: (axis[0] > 1, -axis[1]))
     filled = 1
@@ -164,7 +174,23 @@ def _page_of(
         filled *= extent
     places = {axis: 1 + at for at, (_, _, axis) in enumerate(ordered)}
     extents = tuple(as_expr(extent) for extent, _, _ in ordered)
-    return size, extents, (0, *(places[axis] for axis in (1, 2, 3)))
+    return _Page(heads, size, extents, (0, *(places[axis] for axis in (1, 2, 3))))
+
+
+def _without_copies(position: Expr, heads: int, bounds: Bounds) -> tuple[int, Expr]:
+    """The heads of a cache of which attention reads copies, and an element's position by them.
+
+    Models repeat each head for all query heads that share it.
+    """
+    copies = heads if _HEAD not in position.symbols else 1
+    for atom in (atom for monomial, _ in position.terms for atom in monomial):
+        if isinstance(atom, FloorDiv) and atom.numerator is symbol(_HEAD):
+            copies = atom.denominator.constant if atom.denominator.is_constant else 1
+    if copies < 2 or heads % copies:
+        return heads, position
+    own = bounds.merged(Bounds.of_extents({_HEAD: heads // copies, _COPY: copies}))
+    by_heads = symbol(_HEAD) * copies + symbol(_COPY)
+    return heads // copies, simplify(position.substitute({_HEAD: by_heads}), own)
 
 
 def _key(keys: Expr) -> Expr:

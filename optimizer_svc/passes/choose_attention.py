@@ -18,6 +18,7 @@ measured to be as fast, for attention and for its gradients.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, as_expr, product_of
@@ -136,21 +137,20 @@ def _choose_templates(
             saves = not read.isdisjoint(node.results[1:])
             length = facts.types[operands(node)[0]].shape[2]
             own = paged_operands(facts, node)
-            is_paged = isinstance(own, PagedOperands)
-            verdict, count = _split(
-                facts, node, target.split_attention, saves=saves, is_paged=is_paged
-            )
+            pages_of = own if isinstance(own, PagedOperands) else None
+            verdict, count = _split(facts, node, target.split_attention, pages_of, saves=saves)
             if (reason := _why_copied(own, verdict)) is not None:
                 notes[f"whose pages are copied: {reason}"] += 1
             queries = "one query" if length is ONE else "several queries"
-            note = f"of {queries}, keys in {count} parts{', in pages' * is_paged}, by kernels"
-            least = 1 if length is ONE or is_paged else 2  # one part does not fill the chip better
+            kind = f"{count} parts, in pages" if pages_of else f"{count} parts"
+            note = f"of {queries}, keys in {kind}, by kernels"
+            least = 1 if length is ONE or pages_of else 2  # one part does not fill the chip better
             if length is not ONE and count < least:
                 verdict, count = _flash_refused(facts, node, target.flash_attention, saves=saves), 0
                 note = f"of several queries{' with log-sum-exps' * saves} by kernels"
             if verdict is None:
                 parts |= {node.results[0]: count} if count else {}
-                pages |= {node.results[0]: own} if count and isinstance(own, PagedOperands) else {}
+                pages |= {node.results[0]: pages_of} if count and pages_of else {}
                 whole |= set() if count else {node.results[0]}
         notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
     for node in backward:
@@ -176,18 +176,27 @@ def _split(
     facts: GraphFacts,
     node: Node,
     known: SplitAttentionFacts | None,
+    pages: PagedOperands | None,
     *,
     saves: bool,
-    is_paged: bool,
 ) -> tuple[Refused | None, int]:
     """Why no template kernel divides the keys of attention in parts; how many parts if one does."""
     verdict = Refused("whose log-sum-exps are read") if saves else None
-    verdict = verdict or _split_refused(facts, node, known, is_paged=is_paged)
+    verdict = verdict or _split_refused(facts, node, known, pages)
     if known is None or verdict is not None:
         return verdict, 0
-    key = facts.types[operands(node)[1]]
+    key = _own_keys(facts, node, pages)
     keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
     return None, _parts(_likely_groups(facts, key), keys, known)
+
+
+def _own_keys(facts: GraphFacts, node: Node, pages: PagedOperands | None) -> TensorType:
+    """The keys of attention; of those in pages, the heads that the cache has."""
+    key = facts.types[operands(node)[1]]
+    if pages is None:
+        return key
+    batch, _, *rest = key.shape
+    return replace(key, shape=(batch, as_expr(pages.keys.heads), *rest))
 
 
 def _why_copied(pages: PagedOperands | Refused | None, verdict: Refused | None) -> str | None:
@@ -250,7 +259,7 @@ def _refused(
 
 
 def _split_refused(
-    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, *, is_paged: bool
+    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, pages: PagedOperands | None
 ) -> Refused | None:
     """Why no template kernel divides the keys of attention in parts; None if one does.
 
@@ -258,7 +267,8 @@ def _split_refused(
     """
     if known is None:
         return Refused("of one query, for which kernels were not timed")
-    query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    query, _, value, *masks = (facts.types[operand] for operand in operands(node))
+    key = _own_keys(facts, node, pages)
     if not query.shape[2].is_constant:
         return Refused("of a varying number of queries")
     sharing = query.shape[1].constant // key.shape[1].constant * query.shape[2].constant
@@ -272,7 +282,7 @@ def _split_refused(
         ),
         f"of more than {known.most_sharing} queries that share a head of keys": sharing
         > known.most_sharing,
-        f"of more than {known.most_groups} heads of keys": not is_paged
+        f"of more than {known.most_groups} heads of keys": pages is None
         and _likely_groups(facts, key) > known.most_groups,
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
         f"of less than {known.least_keys} keys": keys.is_constant

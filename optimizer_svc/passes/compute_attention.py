@@ -182,6 +182,8 @@ class _Writer(ContractionWriter):
         """
         query, key, value = operands(node)[:3]
         (batch, groups), depth = self.types[key].shape[:2], self.types[value].shape[3]
+        if node.results[0] in self.choice.pages:
+            groups = as_expr(self.choice.pages[node.results[0]].keys.heads)
         heads, queries = self.types[query].shape[1:3]
         rows = (batch, groups, queries * (heads.constant // groups.constant), depth)
         statistics = (*rows[:2], as_expr(parts), rows[2])

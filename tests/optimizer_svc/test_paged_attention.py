@@ -108,6 +108,7 @@ def compare(
         (PagedForm(sequences=1, joins_table=True), 16),
         (PagedForm(queries=4, is_checked=True, seen=290), 16),
         (PagedForm(queries=3, has_mask=False, size=64, pages=4), 64),
+        (PagedForm(repeats_heads=True), 16),
     ],
     ids=str,
 )
@@ -117,6 +118,7 @@ def test_pages_give_the_attention_of_gathered_keys(form: PagedForm, page: int) -
         operands[-1][0] = 0  # a sequence without keys
     kernel = check(form, operands)
     assert constant(kernel, "PAGE") == page
+    assert constant(kernel, "GROUPS") == form.groups
     assert constant(kernel, "SHARES_TABLE") is True
     assert constant(kernel, "SKIPS_HIDDEN") is (form.has_mask and not form.is_checked)
 

@@ -18,7 +18,7 @@ class PagedForm:
 
     The mask shows each sequence some of its first keys: all queries the same ones, or with
     `is_checked` each query one more, as when a draft is checked. `joins_table` gathers by a vector
-    of pages. `seen` cuts keys off.
+    of pages. `seen` cuts keys off. With `repeats_heads`, each head of keys is repeated.
     """
 
     sequences: int = 2
@@ -35,6 +35,7 @@ class PagedForm:
     is_checked: bool = False
     joins_table: bool = False
     seen: int | None = None
+    repeats_heads: bool = False
 
     def operands(self, device: str = "cpu", seed: int = 0) -> tuple[Tensor, ...]:
         """Queries, caches of keys and values, a table of pages, lengths of the sequences."""
@@ -62,8 +63,14 @@ class PagedForm:
         """What a layer does with its cache; the heads of a query lie side by side."""
         keys, values = self.gathered(key, table), self.gathered(value, table)
         mask = self.mask(lengths, keys.shape[2]) if self.has_mask else None
+        if self.repeats_heads:
+            keys, values = (
+                x.unsqueeze(2).expand(-1, -1, self.heads, -1, -1).flatten(1, 2)
+                for x in (keys, values)
+            )
+        is_grouped = self.heads > 1 and not self.repeats_heads
         found = functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, enable_gqa=self.heads > 1
+            query, keys, values, attn_mask=mask, enable_gqa=is_grouped
         )
         return found.transpose(1, 2).flatten(2)
 

@@ -25,8 +25,8 @@ Array = np.ndarray[Any, Any]
 class Sample:
     """A gather of pages and views of it, with axes in any order and adjacent ones joined.
 
-    Sequences b have n pages each; a page has g heads of r rows of d elements. In some samples the
-    views do not give keys of attention.
+    Sequences b have n pages each; a page has g heads of r rows of d elements. Heads may be
+    repeated. In some samples the views do not give keys of attention.
     """
 
     def __init__(self, seed: int) -> None:
@@ -53,6 +53,7 @@ class Sample:
             limits = (batch, heads, shape[2] - 1 + first, width)
             edges = {"starts": (0, 0, first, 0), "limits": limits, "steps": (1, 1, 1, 1)}
             found = builder.add("slice", found, **edges)
+        heads, found = self.repeated(builder, found)
         query = tensor(DType.F32, batch, heads, 1, width)
         operands = [builder.add_input(query), found, found]
         op = "aten.scaled_dot_product_attention.default"
@@ -60,6 +61,17 @@ class Sample:
         graph = builder.build([Ref(result)], [query])
         keys = replace(graph, nodes=graph.nodes[:-1], outputs=(Ref(found),))
         return graph, replace(keys, output_types=(builder.type_of(found),))
+
+    def repeated(self, builder: GraphBuilder, keys: int) -> tuple[int, int]:
+        """The heads of keys, each of which may be repeated for a few of queries."""
+        batch, heads, *rest = (extent.as_int() for extent in builder.type_of(keys).shape)
+        copies = int(self.rng.integers(1, 4))
+        if copies == 1:
+            return heads, keys
+        shape = (batch, heads, copies, *rest)
+        keys = builder.add("broadcast_in_dim", keys, shape=shape, dims=(0, 1, 3, 4))
+        keys = builder.add("reshape", keys, shape=(batch, heads * copies, *rest))
+        return heads * copies, keys
 
     def arrays(self, graph: Graph) -> list[Array]:
         """A cache of different numbers, and a table."""
@@ -119,7 +131,9 @@ def test_each_key_is_that_of_the_gather() -> None:
         outcomes["read"] += 1
         (keys,) = run_graph(gather, [cache, table, query])
         assert isinstance(keys, np.ndarray)
-        np.testing.assert_array_equal(read(found.keys, cache, table, keys.shape[2]), keys)
+        own = read(found.keys, cache, table, keys.shape[2])
+        assert found.keys.heads == sample.sizes["g"]
+        np.testing.assert_array_equal(own.repeat(keys.shape[1] // own.shape[1], 1), keys)
     assert outcomes["read"] > SAMPLES / 3
     assert outcomes["their pages are in no table of sequences"] > 5
     assert outcomes["pages hold other elements, too, or these in another order"] > 5
