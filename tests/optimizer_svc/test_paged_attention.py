@@ -252,3 +252,36 @@ def test_numbers_of_sequences_pages_and_cache_may_vary() -> None:
         compare(form, runs.result(*operands), form.attend, operands)
     (found,) = runs.programs
     assert {"keys", "key_pages"} <= {scalar.name for scalar in paged(found).scalars}
+
+
+def test_tables_may_be_views_or_computed() -> None:
+    form = PagedForm()
+    query, key, value, table, lengths = form.operands()
+    tables: dict[Callable[[Tensor], Tensor], Tensor] = {
+        (lambda table: table[:, 2:14]): table,
+        (lambda table: table.t()): table.t().contiguous(),
+        (lambda table: table + 1): table - 1,
+    }
+    for change, given in tables.items():
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+            return form.attend(q, k, v, change(table), lengths)  # noqa: B023 (called at once)
+
+        check(form, (query, key, value, given, lengths), attend)
+
+
+def test_keys_behind_a_varying_number_are_cut_off_without_a_mask() -> None:
+    form = PagedForm(sequences=1, has_mask=False)
+    query, key, value, table, _ = form.operands()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, seen: Tensor) -> Tensor:
+        return replace(form, seen=seen.shape[0]).attend(q, k, v, table, seen)
+
+    runs = Runs(attend)
+    for count in (290, 201):
+        seen = torch.zeros(count)
+        torch._dynamo.mark_dynamic(seen, 0)
+        operands = (query, key, value, table, seen)
+        compare(form, runs.result(*operands), attend, operands)
+    (found,) = runs.programs
+    assert [scalar.name for scalar in paged(found).scalars] == ["keys"]
