@@ -23,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.attention import Case
+from benchmarks.attention_cases import Case
 from benchmarks.prepared_cases import (
     Layer,
     build,

@@ -49,6 +49,7 @@ from optimizer_svc.passes.pad_products import pad_products
 from optimizer_svc.passes.plan_program import plan_program
 from optimizer_svc.passes.reduce_in_one_pass import reduce_in_one_pass
 from optimizer_svc.passes.report_fusion import report_fusion
+from optimizer_svc.passes.scatter_into_inputs import scatter_into_inputs
 from optimizer_svc.passes.separate_biases import separate_biases
 from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
@@ -71,6 +72,7 @@ class Pass:
 
 
 PASSES: tuple[Pass, ...] = (
+    Pass("scatter-into-inputs", scatter_into_inputs, ("graph",), "graph"),
     Pass("separate-biases", separate_biases, ("graph", "target"), "graph"),
     Pass("pad-products", pad_products, ("graph", "target"), "graph"),
     Pass("choose-attention", choose_attention, ("graph", "target"), "attention"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelfarm.errors import UserKernelError
+from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.graph_ir import Arg, Node
 from kernelfarm.ir.prim_attrs import rule_broken
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
@@ -56,6 +57,9 @@ def _check_stated(node: Node) -> None:
     scale = node.attr("scale", 1.0)
     if not isinstance(scale, float) or not math.isfinite(scale):
         raise rule_broken(node, f"scale={scale!r}", "a finite number of floating point, if stated")
+    length = node.attr("length")
+    if length is not None and not isinstance(length, Expr):
+        raise rule_broken(node, f"length={length!r}", "a size, if stated")
     window = node.attr("window")
     if window is not None and not is_window(window):
         raise rule_broken(node, f"window={window!r}", f"{WINDOW_NUMBERS} numbers, if stated")

@@ -147,7 +147,8 @@ _TABLE: tuple[Prim, ...] = (
     # no dropout; if it `is_causal`, query number i sees the keys up to number i. `is_unscaled`
     # states that a sum of a product and a tensor scales neither, which its tensors do not show.
     # `window` has the strides, padding and dilations of both axes of a convolution of images that
-    # is not transposed, and the number of its groups. With `kernel`
+    # is not transposed, and the number of its groups. `length` is the number of keys of attention
+    # that a template kernel reads in pages. With `kernel`
     # (`kernelfarm.ir.triton.node`), the node is a Triton kernel of the user: the farm compiles it,
     # and the client launches it.
     Prim(
@@ -155,7 +156,7 @@ _TABLE: tuple[Prim, ...] = (
         PrimKind.EXTERN,
         None,
         ("is_contraction", "node", "op"),
-        ("is_causal", "is_unscaled", "kernel", "scale", "window"),
+        ("is_causal", "is_unscaled", "kernel", "length", "scale", "window"),
     ),
 )
 

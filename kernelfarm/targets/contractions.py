@@ -179,9 +179,10 @@ class SplitAttentionFacts:
 
     `types` are the types of its elements; heads have at most `most_width` of them, and at most
     `most_sharing` queries of all heads share a head of keys. All sequences together have at most
-    `most_groups` heads of keys: more of them fill the chip anyway. As many parts are made as give
-    about `programs` programs, of at least `least_keys` keys each. A program reads `block_keys` keys
-    at a time, by `num_warps` warps, and loads of up to `num_stages` blocks at a time.
+    `most_groups` heads of keys: more of them fill the chip anyway. Keys in pages have no such
+    limit. As many parts are made as give about `programs` programs, of at least `least_keys` keys
+    each. A program reads `block_keys` keys at a time, by `num_warps` warps, and loads of up to
+    `num_stages` blocks at a time.
     """
 
     types: tuple[str, ...]

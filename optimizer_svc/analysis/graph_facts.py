@@ -147,9 +147,18 @@ def ints_attr(node: Node, name: str) -> tuple[int, ...]:
     return tuple(item.as_int() for item in exprs_attr(node, name))
 
 
+def expr_attr(node: Node, name: str) -> Expr:
+    """An attribute that is a size.
+
+    Raises:
+        InternalError: the attribute is missing or holds something else.
+    """
+    return _expr_of(node, name, node.attr(name))
+
+
 def int_attr(node: Node, name: str) -> int:
     """A plain integer attribute."""
-    return _expr_of(node, name, node.attr(name)).as_int()
+    return expr_attr(node, name).as_int()
 
 
 def scatter_bases(facts: GraphFacts) -> frozenset[int]:

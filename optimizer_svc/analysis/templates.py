@@ -14,6 +14,9 @@ query, key, value, mask) -> gradients of query, key, value and mask."""
 ATTENTION_PARTS = "template.attention_parts"
 """(query, key, value, mask) -> weighted sums of values, largest scores and sums of weights, each
 for every part of the keys; `optimizer_svc/kernels/attention_parts.py`."""
+PAGED_ATTENTION_PARTS = "template.paged_attention_parts"
+"""(query, key cache, value cache, key table, value table, mask) -> the same of `length` keys that
+are in pages of caches, (pages, heads of keys, rows of a page, width), by tables (batch, pages)."""
 FLASH_ATTENTION = "template.flash_attention"
 """(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width), and
 log-sum-exps if gradients need them;
@@ -34,6 +37,7 @@ DEPTHWISE_WEIGHT = "template.depthwise_weight_gradient"
 """(gradient, image) -> sums whose sum over the first axis is the gradient of such a weight."""
 _TEMPLATES = (
     ATTENTION_PARTS,
+    PAGED_ATTENTION_PARTS,
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
     NIBBLE_PRODUCT,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kernelfarm.ir.algebra.expr import Expr
+from optimizer_svc.analysis.page_tables import PagedOperands
 
 Index = tuple[Expr, ...]
 
@@ -62,8 +63,9 @@ class ContractionChoice:
     each convolution by its result. `notes` are for the report, one fact a line. `rounded` are the
     results of attention whose shares of values are rounded to the values' type. `widened` are the
     results of extern nodes that the library computes in f32. `parts` has the number of parts into
-    which a template kernel divides the keys of attention, by its result. `whole` are the results of
-    attention, and of its gradients, that template kernels compute alone; for those `by_heads`,
+    which a template kernel divides the keys of attention, by its result; `pages` says where keys
+    and values are that it reads in pages of a cache. `whole` are the results of attention, and of
+    its gradients, that template kernels compute alone; for those `by_heads`,
     prims sum the gradients of keys over the heads of queries. `transformed` has the values in
     memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
@@ -86,6 +88,7 @@ class ContractionChoice:
     rounded: frozenset[int] = frozenset()
     widened: frozenset[int] = frozenset()
     parts: Mapping[int, int] = field(default_factory=dict)
+    pages: Mapping[int, PagedOperands] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
     by_heads: frozenset[int] = frozenset()
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.targets import TargetFacts
+from optimizer_svc.analysis.graph_facts import expr_attr
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.analysis.templates import (
     ATTENTION_PARTS,
@@ -21,8 +22,9 @@ from optimizer_svc.analysis.templates import (
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
     NIBBLE_PRODUCT,
+    PAGED_ATTENTION_PARTS,
 )
-from optimizer_svc.kernels.attention_parts import attention_parts
+from optimizer_svc.kernels.attention_parts import AttentionForm, attention_parts
 from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.depthwise_tiles import Window
 from optimizer_svc.kernels.flash_attention import flash_attention
@@ -73,7 +75,10 @@ def _attention_parts(step: TemplateStep, target: TargetFacts) -> _Launches:
     facts, scale = target.split_attention, step.node.attr("scale")
     if facts is None or not isinstance(scale, float):
         raise _incomplete(step)
-    form = (step.node.types[0].shape[2].as_int(), scale)
+    parts, rows = step.node.types[0].shape[2].as_int(), step.views[1].shape[2]
+    form = AttentionForm(parts, scale, rows)
+    if step.node.attr("op") == PAGED_ATTENTION_PARTS:
+        form = AttentionForm(parts, scale, expr_attr(step.node, "length"), rows.as_int())
     made = attention_parts(step.views, step.dtypes, form, step.bounds, facts)
     return (TemplateLaunch(made.kernel, made.sizes),)
 
@@ -162,6 +167,7 @@ def _incomplete(step: TemplateStep) -> InternalError:
 
 _TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Launches]] = {
     ATTENTION_PARTS: _attention_parts,
+    PAGED_ATTENTION_PARTS: _attention_parts,
     FLASH_ATTENTION: _flash_attention,
     FLASH_GRADIENTS: _flash_gradients,
     NIBBLE_PRODUCT: _nibble_product,

@@ -10,14 +10,16 @@ in register tiles, and the softmax of the scores between them. Memory holds a bl
 With varying sizes it holds all of them, so their ranges must limit the scores.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
-so that few of them read memory. A template kernel divides the keys of each head in parts. With
-several queries, template kernels take the place of the framework's where they were measured to be
-as fast, for attention and for its gradients.
+so that few of them read memory. A template kernel divides the keys of each head in parts. It reads
+keys and values in pages of a cache where they are, which saves the copies that the graph makes of
+them. With several queries, template kernels take the place of the framework's where they were
+measured to be as fast, for attention and for its gradients.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, product_of
@@ -32,6 +34,7 @@ from kernelfarm.targets import (
 from optimizer_svc.analysis.attention_forms import are_gradients, is_attention
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
+from optimizer_svc.analysis.page_tables import PagedOperands, paged_operands
 from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
@@ -124,6 +127,7 @@ def _choose_templates(
     facts = graph_facts(graph)
     read = _read(facts)
     parts: dict[int, int] = {}
+    pages: dict[int, PagedOperands] = {}
     whole: set[int] = set()
     by_heads: set[int] = set()
     notes: Counter[str] = Counter()
@@ -133,14 +137,21 @@ def _choose_templates(
         if verdict is None:
             saves = not read.isdisjoint(node.results[1:])
             length = facts.types[operands(node)[0]].shape[2]
-            verdict, count = _split(facts, node, target.split_attention, saves=saves)
+            own = paged_operands(facts, node)
+            pages_of = own if isinstance(own, PagedOperands) else None
+            verdict, count = _split(facts, node, target.split_attention, pages_of, saves=saves)
+            if (reason := _why_copied(own, verdict)) is not None:
+                notes[f"whose pages are copied: {reason}"] += 1
             queries = "one query" if length is ONE else "several queries"
-            note = f"of {queries}, keys in {count} parts, by kernels"
-            if length is not ONE and count <= 1:  # parts do not fill the chip better
+            kind = f"{count} parts, in pages" if pages_of else f"{count} parts"
+            note = f"of {queries}, keys in {kind}, by kernels"
+            least = 1 if length is ONE or pages_of else 2  # one part does not fill the chip better
+            if length is not ONE and count < least:
                 verdict, count = _flash_refused(facts, node, target.flash_attention, saves=saves), 0
                 note = f"of several queries{' with log-sum-exps' * saves} by kernels"
             if verdict is None:
                 parts |= {node.results[0]: count} if count else {}
+                pages |= {node.results[0]: pages_of} if count and pages_of else {}
                 whole |= set() if count else {node.results[0]}
         notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
     for node in backward:
@@ -156,22 +167,44 @@ def _choose_templates(
         chosen,
         notes=_texts(notes),
         parts=parts,
+        pages=pages,
         whole=frozenset(whole),
         by_heads=frozenset(by_heads),
     )
 
 
 def _split(
-    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, *, saves: bool
+    facts: GraphFacts,
+    node: Node,
+    known: SplitAttentionFacts | None,
+    pages: PagedOperands | None,
+    *,
+    saves: bool,
 ) -> tuple[Refused | None, int]:
     """Why no template kernel divides the keys of attention in parts; how many parts if one does."""
     verdict = Refused("whose log-sum-exps are read") if saves else None
-    verdict = verdict or _split_refused(facts, node, known)
+    verdict = verdict or _split_refused(facts, node, known, pages)
     if known is None or verdict is not None:
         return verdict, 0
-    key = facts.types[operands(node)[1]]
+    key = _own_keys(facts, node, pages)
     keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
     return None, _parts(_likely_groups(facts, key), keys, known)
+
+
+def _own_keys(facts: GraphFacts, node: Node, pages: PagedOperands | None) -> TensorType:
+    """The keys of attention; of those in pages, the heads that the cache has."""
+    key = facts.types[operands(node)[1]]
+    if pages is None:
+        return key
+    batch, _, *rest = key.shape
+    return replace(key, shape=(batch, as_expr(pages.keys.heads), *rest))
+
+
+def _why_copied(pages: PagedOperands | Refused | None, verdict: Refused | None) -> str | None:
+    """Why the pages of keys and values are copied; None if they are not, or are no pages."""
+    if isinstance(pages, Refused):
+        return pages.reason
+    return None if pages is None or verdict is None else f"attention {verdict.reason}"
 
 
 def _parts(groups: int, keys: int, known: SplitAttentionFacts) -> int:
@@ -227,12 +260,16 @@ def _refused(
 
 
 def _split_refused(
-    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None
+    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, pages: PagedOperands | None
 ) -> Refused | None:
-    """Why no template kernel divides the keys of attention in parts; None if one does."""
+    """Why no template kernel divides the keys of attention in parts; None if one does.
+
+    Many heads of keys fill the chip without parts, but with another kernel their pages are copied.
+    """
     if known is None:
         return Refused("of one query, for which kernels were not timed")
-    query, key, value, *masks = (facts.types[operand] for operand in operands(node))
+    query, _, value, *masks = (facts.types[operand] for operand in operands(node))
+    key = _own_keys(facts, node, pages)
     if not query.shape[2].is_constant:
         return Refused("of a varying number of queries")
     sharing = query.shape[1].constant // key.shape[1].constant * query.shape[2].constant
@@ -246,8 +283,8 @@ def _split_refused(
         ),
         f"of more than {known.most_sharing} queries that share a head of keys": sharing
         > known.most_sharing,
-        f"of more than {known.most_groups} heads of keys": _likely_groups(facts, key)
-        > known.most_groups,
+        f"of more than {known.most_groups} heads of keys": pages is None
+        and _likely_groups(facts, key) > known.most_groups,
         "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
         f"of less than {known.least_keys} keys": keys.is_constant
         and keys.constant < known.least_keys,

@@ -12,9 +12,10 @@ values as they are. As in the framework, a query that may see no key has a resul
 with a causal mask, query number i sees the keys up to number i.
 
 If a template kernel divides the keys in parts, prims join what it gives for each part: the largest
-score, the sum of weights, and the weighted sum of values. Template kernels may also compute
-attention of several queries alone, and its gradients: those of queries are sums in f32, which prims
-scale and round.
+score, the sum of weights, and the weighted sum of values. It may read keys and values in pages of a
+cache, by the numbers of a table, instead of the copies that the graph gathers. Template kernels may
+also compute attention of several queries alone, and its gradients: those of queries are sums in
+f32, which prims scale and round.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_stri
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
+from optimizer_svc.analysis.page_tables import PagedOperands
 from optimizer_svc.analysis.templates import (
     ATTENTION_BACKWARD,
     ATTENTION_PARTS,
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
+    PAGED_ATTENTION_PARTS,
 )
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import (
@@ -179,6 +182,8 @@ class _Writer(ContractionWriter):
         """
         query, key, value = operands(node)[:3]
         (batch, groups), depth = self.types[key].shape[:2], self.types[value].shape[3]
+        if node.results[0] in self.choice.pages:
+            groups = as_expr(self.choice.pages[node.results[0]].keys.heads)
         heads, queries = self.types[query].shape[1:3]
         rows = (batch, groups, queries * (heads.constant // groups.constant), depth)
         statistics = (*rows[:2], as_expr(parts), rows[2])
@@ -201,6 +206,10 @@ class _Writer(ContractionWriter):
         """Appends the template kernel: weighted sums, largest scores, sums of weights."""
         attrs = {"is_contraction": False, "node": node.attr("node"), "op": ATTENTION_PARTS}
         attrs["scale"] = node.attr("scale")
+        if (pages := self.choice.pages.get(node.results[0])) is not None:
+            keys = self.types[operands(node)[1]].shape[2]
+            attrs |= {"op": PAGED_ATTENTION_PARTS, "length": keys}
+            node = replace(node, args=tuple(map(Ref, self._in_pages(node, pages))))
         types = tuple(
             TensorType(DType.F32, shape, contiguous_strides(shape))
             for shape in ((*statistics, depth), statistics, statistics)
@@ -209,6 +218,23 @@ class _Writer(ContractionWriter):
         self.nodes.append(replace(node, attrs=normal_attrs(attrs), results=results, types=types))
         sums, tops, totals = results
         return sums, tops, totals
+
+    def _in_pages(self, node: Node, pages: PagedOperands) -> tuple[int, ...]:
+        """The operands of a template kernel that reads keys and values through tables of pages."""
+        query, _, _, *masks = operands(node)
+        both = (pages.keys, pages.values)
+        caches = [self._shaped(node, rows.cache, rows.shape) for rows in both]
+        turned = (
+            self.add(node, "permute", cache, dims=rows.dims)
+            for cache, rows in zip(caches, both, strict=True)
+        )
+        tables = (self._shaped(node, rows.table, rows.table_shape) for rows in both)
+        return (query, *turned, *tables, *masks)
+
+    def _shaped(self, node: Node, value: int, shape: _Shape) -> int:
+        if self.types[value].shape == shape:
+            return value
+        return self.add(node, "reshape", value, shape=shape)
 
     def _scores(self, node: Node, rows: int, keys: int, sizes: _Sizes) -> int:
         """The products of queries and keys, scaled."""

@@ -95,6 +95,10 @@ BROKEN = [
     ("f32[2, 3] = gather_along(%1, %2; dim=0)", "no larger on axes other than 0"),
     ('f32[2] = extern(%0; is_contraction=1, node=1, op="x")', "is_contraction, node and op"),
     ('f32[2] = extern(%0; is_contraction=true, node=1, op="x")', "one stride for each axis"),
+    (
+        'f32[2]@[1] = extern(%0; is_contraction=true, length=2, node=1, op="x")',
+        "length=2; expected a size, if stated",
+    ),
     ("f32[2, 3] = exp(%9)", "uses value 9, which nothing defines"),
 ]
 

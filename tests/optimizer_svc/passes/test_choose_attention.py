@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from kernelfarm.ir.text import parse_graph
+from kernelfarm.ir.verify import verify_graph
+from kernelfarm.targets import target_facts
+from optimizer_svc.passes.choose_attention import choose_attention
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 
@@ -91,3 +95,138 @@ attention: 1 by the framework: it has dropout, or a scale that varies
 attention: 1 by the framework: of other operands
 """,
     )
+
+
+PAGES = """\
+graph prims 1
+%0: bf16[2, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[99, 16, 2, 8]@[256, 16, 8, 1] = input "keys"
+%2: bf16[99, 16, 2, 8]@[256, 16, 8, 1] = input "values"
+%3: i32[2, 10]@[10, 1] = input "table"
+%4: bf16[2, 10, 16, 2, 8] = take(%1, %3; dim=0) from [0]
+%5: bf16[2, 160, 2, 8] = reshape(%4; shape=[{2}, {160}, {2}, {8}]) from [1]
+%6: bf16[2, 2, 160, 8] = permute(%5; dims=[0, 2, 1, 3]) from [2]
+%7: bf16[2, 10, 16, 2, 8] = take(%2, %3; dim=0) from [3]
+%8: bf16[2, 160, 2, 8] = reshape(%7; shape=[{2}, {160}, {2}, {8}]) from [4]
+%9: bf16[2, 2, 160, 8] = permute(%8; dims=[0, 2, 1, 3]) from [5]
+%10: bf16[2, 4, 1, 8]@[32, 8, 32, 1] = extern(%0, %6, %9; is_contraction=true, node=6, op="aten.scaled_dot_product_attention.default", scale=0.5) from [6]
+return %10: bf16[2, 4, 1, 8]@[32, 8, 32, 1]
+"""
+
+
+@pytest.mark.golden
+def test_gpus_read_keys_in_pages_where_they_are() -> None:
+    assert_golden(
+        before_and_after("choose-attention", PAGES, "cuda:sm_90a").partition("-- after")[2],
+        """\
+: attention
+by kernels: %10
+attention: 1 of one query, keys in 1 parts, in pages, by kernels
+""",
+    )
+
+
+_TAKE = "%4: bf16[2, 10, 16, 2, 8] = take(%1, %3; dim=0)"
+_ROWS = "%5: bf16[2, 160, 2, 8] = reshape(%4; shape=[{2}, {160}, {2}, {8}]) from [1]"
+_VALUES = "%8: bf16[2, 160, 2, 8] = reshape(%7; shape=[{2}, {160}, {2}, {8}]) from [4]"
+_KEYS = "%1: bf16[99, 16, 2, 8]@[256, 16, 8, 1]"
+_RESULT = "return %10: bf16[2, 4, 1, 8]@[32, 8, 32, 1]"
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes"),
+    [
+        (
+            "something else reads them, too",
+            {_RESULT: f"{_RESULT}, %6: bf16[2, 2, 160, 8]@[2560, 1280, 8, 1]"},
+        ),
+        (
+            "something else reads them, too",
+            {
+                _ROWS: f"{_ROWS}\n%11: bf16[2, 160, 2, 8] = neg(%5) from [7]",
+                _RESULT: f"{_RESULT}, %11: bf16[2, 160, 2, 8]@[2560, 16, 8, 1]",
+            },
+        ),
+        (
+            "the cache is computed",
+            {_TAKE: f"%11: bf16[99, 16, 2, 8] = neg(%1) from [7]\n{_TAKE.replace('%1,', '%11,')}"},
+        ),
+        (
+            "only keys are in pages, or only values",
+            {
+                "take(%2, %3; dim=0) from [3]": "broadcast_in_dim(%2; dims=[1, 2, 3, 4],"
+                " shape=[{2}, {10}, {16}, {2}, {8}]) from [3]",
+                "%2: bf16[99, 16, 2, 8]@[256, 16, 8, 1]": "%2: bf16[10, 16, 2, 8]@[256, 16, 8, 1]",
+            },
+        ),
+        (
+            "they are not gathered by numbers of pages alone",
+            {
+                _KEYS: "%1: bf16[16, 99, 2, 8]@[1584, 16, 8, 1]",
+                _TAKE: "%11: bf16[16, 2, 10, 2, 8] = take(%1, %3; dim=1) from [7]\n"
+                "%4: bf16[2, 10, 16, 2, 8] = permute(%11; dims=[1, 2, 0, 3, 4])",
+            },
+        ),
+        (
+            "their pages are in no table of sequences",
+            {
+                "%3: i32[2, 10]@[10, 1]": "%3: i32[10, 2]@[2, 1]",
+                "%4: bf16[2, 10, 16, 2, 8] =": "%11: bf16[10, 2, 16, 2, 8] =",
+                "%7: bf16[2, 10, 16, 2, 8] =": "%12: bf16[10, 2, 16, 2, 8] =",
+                _ROWS: "%4: bf16[2, 10, 16, 2, 8] = permute(%11; dims=[1, 0, 2, 3, 4]) from [7]\n"
+                + _ROWS,
+                _VALUES: "%7: bf16[2, 10, 16, 2, 8] = permute(%12; dims=[1, 0, 2, 3, 4]) from [8]\n"
+                + _VALUES,
+            },
+        ),
+        (
+            "pages hold other elements, too, or these in another order",
+            {
+                _KEYS: "%1: bf16[99, 16, 2, 9]@[288, 18, 9, 1]",
+                _TAKE: "%11: bf16[2, 10, 16, 2, 9] = take(%1, %3; dim=0) from [7]\n"
+                "%4: bf16[2, 10, 16, 2, 8] = slice(%11; limits=[{2}, {10}, {16}, {2}, {8}],"
+                " starts=[{0}, {0}, {0}, {0}, {0}], steps=[{1}, {1}, {1}, {1}, {1}])",
+            },
+        ),
+        (
+            "rows of the cache have gaps in memory",
+            {_KEYS: "%1: bf16[99, 16, 2, 8]@[256, 1, 128, 16]"},
+        ),
+        (
+            "pages of keys and of values have other sizes",
+            {
+                _KEYS: "%1: bf16[99, 32, 2, 8]@[512, 16, 8, 1]",
+                "%3: i32[2, 10]": '%11: i32[2, 5]@[5, 1] = input "half"\n%3: i32[2, 10]',
+                _TAKE: "%4: bf16[2, 5, 32, 2, 8] = take(%1, %11; dim=0)",
+            },
+        ),
+    ],
+)
+def test_pages_that_are_no_rows_of_a_cache_alone_are_copied(
+    reason: str, changes: dict[str, str]
+) -> None:
+    graph = PAGES
+    for old, new in changes.items():
+        assert graph.count(old) == 1
+        graph = graph.replace(old, new)
+    verify_graph(parse_graph(graph))
+    assert choose_attention(parse_graph(graph), target_facts("cuda:sm_90a")).notes == (
+        "attention: 1 of one query, keys in 1 parts, by kernels",
+        f"attention: 1 whose pages are copied: {reason}",
+    )
+
+
+def test_pages_of_attention_by_the_framework_are_copied() -> None:
+    found = choose_attention(parse_graph(PAGES.replace("bf16", "f32")), target_facts("cuda:sm_90a"))
+    reason = "of f32, for which kernels were not timed"
+    assert found.notes == (
+        f"attention: 1 whose pages are copied: attention {reason}",
+        f"attention: 1 by the framework: {reason}",
+    )
+
+
+def test_many_heads_of_keys_in_pages_are_read_where_they_are() -> None:
+    """Without pages, the framework's kernels fill the chip as well."""
+    many = PAGES.replace("[2, ", "[130, ").replace("{2}, {160}", "{130}, {160}")
+    found = choose_attention(parse_graph(many), target_facts("cuda:sm_90a"))
+    assert found.notes == ("attention: 1 of one query, keys in 1 parts, in pages, by kernels",)

@@ -111,6 +111,75 @@ return %3: f32[2, 4, 16, 8]@[512, 8, 32, 1]
     )
 
 
+PAGES = """\
+graph prims 1
+%0: bf16[2, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[99, 2, 16, 8]@[256, 128, 8, 1] = input "keys"
+%2: bf16[99, 256]@[256, 1] = input "values"
+%3: i64[2, 10]@[10, 1] = input "table"
+%4: bf16[2, 1, 1, 160]@[160, 160, 160, 1] = input "mask"
+%5: i64[20] = reshape(%3; shape=[{20}]) from [0]
+%6: bf16[20, 2, 16, 8] = take(%1, %5; dim=0) from [1]
+%7: bf16[2, 10, 2, 16, 8] = reshape(%6; shape=[{2}, {10}, {2}, {16}, {8}]) from [2]
+%8: bf16[2, 2, 10, 16, 8] = permute(%7; dims=[0, 2, 1, 3, 4]) from [3]
+%9: bf16[2, 2, 160, 8] = reshape(%8; shape=[{2}, {2}, {160}, {8}]) from [4]
+%10: bf16[2, 10, 256] = take(%2, %3; dim=0) from [5]
+%11: bf16[2, 160, 2, 8] = reshape(%10; shape=[{2}, {160}, {2}, {8}]) from [6]
+%12: bf16[2, 2, 160, 8] = permute(%11; dims=[0, 2, 1, 3]) from [7]
+%13: bf16[2, 4, 1, 8]@[32, 8, 32, 1] = extern(%0, %9, %12, %4; is_contraction=true, node=8, op="aten.scaled_dot_product_attention.default", scale=0.5) from [8]
+return %13: bf16[2, 4, 1, 8]@[32, 8, 32, 1]
+"""
+
+
+@pytest.mark.golden
+def test_a_template_reads_pages_of_any_layout_as_one_that_has_heads_first() -> None:
+    assert_golden(
+        before_and_after("compute-attention", PAGES, "cuda:sm_90a").partition("-- after")[2],
+        """\
+: graph
+graph prims 1
+%0: bf16[2, 4, 1, 8]@[32, 8, 8, 1] = input "q"
+%1: bf16[99, 2, 16, 8]@[256, 128, 8, 1] = input "keys"
+%2: bf16[99, 256]@[256, 1] = input "values"
+%3: i64[2, 10]@[10, 1] = input "table"
+%4: bf16[2, 1, 1, 160]@[160, 160, 160, 1] = input "mask"
+%5: i64[20] = reshape(%3; shape=[{20}]) from [0]
+%6: bf16[20, 2, 16, 8] = take(%1, %5; dim=0) from [1]
+%7: bf16[2, 10, 2, 16, 8] = reshape(%6; shape=[{2}, {10}, {2}, {16}, {8}]) from [2]
+%8: bf16[2, 2, 10, 16, 8] = permute(%7; dims=[0, 2, 1, 3, 4]) from [3]
+%9: bf16[2, 2, 160, 8] = reshape(%8; shape=[{2}, {2}, {160}, {8}]) from [4]
+%10: bf16[2, 10, 256] = take(%2, %3; dim=0) from [5]
+%11: bf16[2, 160, 2, 8] = reshape(%10; shape=[{2}, {160}, {2}, {8}]) from [6]
+%12: bf16[2, 2, 160, 8] = permute(%11; dims=[0, 2, 1, 3]) from [7]
+%14: bf16[99, 16, 2, 8] = reshape(%2; shape=[{99}, {16}, {2}, {8}]) from [8]
+%15: bf16[99, 2, 16, 8] = permute(%1; dims=[0, 1, 2, 3]) from [8]
+%16: bf16[99, 2, 16, 8] = permute(%14; dims=[0, 2, 1, 3]) from [8]
+%17: i64[2, 10] = reshape(%5; shape=[{2}, {10}]) from [8]
+%18: f32[2, 2, 1, 2, 8]@[32, 16, 16, 8, 1], %19: f32[2, 2, 1, 2]@[4, 2, 2, 1], %20: f32[2, 2, 1, 2]@[4, 2, 2, 1] = extern(%0, %15, %16, %17, %3, %4; is_contraction=false, length={160}, node=8, op="template.paged_attention_parts", scale=0.5) from [8]
+%21: f32[2, 2, 1, 2, 8] = broadcast_in_dim(%19; dims=[0, 1, 2, 3], shape=[{2}, {2}, {1}, {2}, {8}]) from [8]
+%22: f32[2, 2, 1, 2, 8] = broadcast_in_dim(%20; dims=[0, 1, 2, 3], shape=[{2}, {2}, {1}, {2}, {8}]) from [8]
+%23: f32[2, 2, 2, 8] = amax(%21; dims=[2]) from [8]
+%24: f32[2, 2, 2, 8] = full(; dtype=f32, shape=[{2}, {2}, {2}, {8}], value=-inf) from [8]
+%25: bool[2, 2, 2, 8] = eq(%23, %24) from [8]
+%26: f32[2, 2, 2, 8] = full(; dtype=f32, shape=[{2}, {2}, {2}, {8}], value=0.0) from [8]
+%27: f32[2, 2, 2, 8] = where(%25, %26, %23) from [8]
+%28: f32[2, 2, 1, 2, 8] = broadcast_in_dim(%27; dims=[0, 1, 3, 4], shape=[{2}, {2}, {1}, {2}, {8}]) from [8]
+%29: f32[2, 2, 1, 2, 8] = sub(%21, %28) from [8]
+%30: f32[2, 2, 1, 2, 8] = exp(%29) from [8]
+%31: f32[2, 2, 1, 2, 8] = mul(%22, %30) from [8]
+%32: f32[2, 2, 2, 8] = sum(%31; dims=[2]) from [8]
+%33: f32[2, 2, 2, 8] = full(; dtype=f32, shape=[{2}, {2}, {2}, {8}], value=1.0) from [8]
+%34: f32[2, 2, 2, 8] = where(%25, %33, %32) from [8]
+%35: f32[2, 2, 1, 2, 8] = mul(%18, %30) from [8]
+%36: f32[2, 2, 2, 8] = sum(%35; dims=[2]) from [8]
+%37: f32[2, 2, 2, 8] = div(%36, %34) from [8]
+%38: f32[2, 4, 1, 8] = reshape(%37; shape=[{2}, {4}, {1}, {8}]) from [8]
+%13: bf16[2, 4, 1, 8] = convert(%38; dtype=bf16) from [8]
+return %13: bf16[2, 4, 1, 8]@[32, 8, 32, 1]
+""",
+    )
+
+
 @pytest.mark.golden
 def test_attention_becomes_scores_their_softmax_and_a_sum_of_values() -> None:
     assert_golden(

@@ -1,0 +1,287 @@
+"""Attention that reads keys and values in pages of a cache, run by an interpreter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.nn import functional
+
+from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.triton.user_kernel import UserKernel
+from kernelfarm.ir.verify import verify_program
+from kernelfarm.targets import target_facts
+from optimizer_svc.pipeline import OptimizeResult, optimize
+from tests.support.paged_attention import PagedForm
+from tests.support.template_kernels import UNITS, as_array, constant, interpreted, templates
+from tests.support.traced_graphs import capturing
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+def optimized(captured: CapturedGraph) -> OptimizeResult:
+    lowered = decompose_to_prims(captured.graph, max_sorted_elems=TARGET.max_sorted_elems)
+    found = optimize(lowered.graph, TARGET)
+    verify_program(found.program)
+    return found
+
+
+class Runs:
+    """A function computed by programs for the target, whose templates an interpreter runs."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.programs: list[OptimizeResult] = []
+        torch._dynamo.reset()
+        self._compiled = torch.compile(function, backend=capturing(self._compile))
+
+    def result(self, *operands: Tensor) -> Tensor:
+        """The result of a program; inputs that it updates have what it stores in them."""
+        found: Tensor = self._compiled(*operands)
+        return found.double()
+
+    def _compile(self, captured: CapturedGraph, _: fx.GraphModule) -> Callable[..., object]:
+        found = optimized(captured)
+        self.programs.append(found)
+
+        def run(*given: Any) -> object:
+            sources = [given[s] for s in captured.sources if isinstance(s, int)]
+            inputs = [as_array(g) if isinstance(g, Tensor) else g for g in sources]
+            results = run_program(found.program, inputs, run_template=interpreted)
+            made = [torch.tensor(np.asarray(result, np.float32)) for result in results]
+            for update in captured.graph.updates:
+                sources[update.input].copy_(made[update.output])
+            updated = {update.output for update in captured.graph.updates}
+            return [result for number, result in enumerate(made) if number not in updated]
+
+        return run
+
+
+def paged(found: OptimizeResult) -> UserKernel:
+    """The only template kernel, which reads pages; the graph's gathers have no kernel."""
+    (kernel,) = templates(found.program)
+    assert kernel.entry == "attention_parts"
+    assert constant(kernel, "PAGE")
+    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    return kernel
+
+
+def check(
+    form: PagedForm, operands: Sequence[Tensor], function: Callable[..., Tensor] | None = None
+) -> UserKernel:
+    """The template kernel of a form, whose results are those of eager in float64."""
+    function = function or form.attend
+    runs = Runs(function)
+    compare(form, runs.result(*operands), function, operands)
+    (found,) = runs.programs
+    assert not any("gather" in kernel.name for kernel in found.program.kernels)
+    return paged(found)
+
+
+def compare(
+    form: PagedForm, result: Tensor, function: Callable[..., Tensor], operands: Sequence[Tensor]
+) -> None:
+    """Checks that a result is that of eager in float64."""
+    exact = function(*(x.double() if x.is_floating_point() else x for x in operands))
+    # Shares are rounded to the type of the values, as the framework's kernels do.
+    allowed = 4 * UNITS[form.dtype] * exact.abs().max()
+    assert (result - exact).abs().max() <= allowed
+
+
+@pytest.mark.parametrize(
+    ("form", "page"),
+    [
+        (PagedForm(), 16),
+        (PagedForm(layout="heads first", size=64, pages=5, dtype=torch.float16), 64),
+        (PagedForm(size=128, pages=3, table_dtype=torch.int64, width=40), 128),
+        (PagedForm(size=48, pages=5, layout="heads first", joins_table=True), 48),
+        (PagedForm(layout="joined", heads=1, groups=4), 16),
+        (PagedForm(layout="tokens", sequences=3, has_mask=False), 1),
+        (PagedForm(groups=1, heads=4, joins_table=True, has_mask=False), 16),
+        (PagedForm(sequences=1, joins_table=True), 16),
+        (PagedForm(queries=4, is_checked=True, seen=290), 16),
+        (PagedForm(queries=3, has_mask=False, size=64, pages=4), 64),
+        (PagedForm(repeats_heads=True), 16),
+    ],
+    ids=str,
+)
+def test_pages_give_the_attention_of_gathered_keys(form: PagedForm, page: int) -> None:
+    operands = form.operands()
+    if form.has_mask:
+        operands[-1][0] = 0  # a sequence without keys
+    kernel = check(form, operands)
+    assert constant(kernel, "PAGE") == page
+    assert constant(kernel, "GROUPS") == form.groups
+    assert constant(kernel, "SHARES_TABLE") is True
+    assert constant(kernel, "SKIPS_HIDDEN") is (form.has_mask and not form.is_checked)
+
+
+def test_pages_are_counted_from_the_end_and_clamped_as_in_gathers_of_accelerators() -> None:
+    form = PagedForm()
+    query, key, value, table, lengths = form.operands()
+    lengths[:] = form.size * form.pages
+    table[0, 3] = -1
+    check(form, (query, key, value, table, lengths))
+    outside, clamped = table.clone(), table.clone()
+    outside[0, :2], clamped[0, :2] = torch.tensor([10_000, -10_000]), torch.tensor([75, 0])
+    with pytest.raises(IndexError):
+        form.attend(query, key, value, outside, lengths)
+    runs = Runs(form.attend)
+    results = [runs.result(query, key, value, t, lengths) for t in (outside, clamped)]
+    assert torch.equal(*results)
+    assert len(runs.programs) == 1
+
+
+def test_hidden_pages_are_not_read() -> None:
+    """A page that no query sees may hold anything."""
+    form = PagedForm()
+    query, key, value, table, lengths = form.operands()
+    table[:] = torch.arange(table.numel()).view_as(table)
+    lengths[:] = 100  # of 7 pages of 16
+    runs = Runs(form.attend)
+    expected = runs.result(query, key, value, table, lengths)
+    hidden = table[:, 7:].flatten().long()
+    key[hidden], value[hidden] = torch.nan, torch.inf
+    assert torch.equal(runs.result(query, key, value, table, lengths), expected)
+    assert expected.isfinite().all()
+
+
+def test_keys_and_values_may_have_tables_of_their_own() -> None:
+    form = PagedForm()
+    query, key, value, table, _ = form.operands()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, of_keys: Tensor, of_values: Tensor) -> Tensor:
+        keys, values = form.gathered(k, of_keys), form.gathered(v, of_values)
+        return functional.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
+
+    other = table.flip(1).long() - 5
+    kernel = check(form, (query, key, value, table, other), attend)
+    assert constant(kernel, "SHARES_TABLE") is False
+
+
+def test_a_cache_of_keys_and_values_in_one_tensor_is_read_where_it_is() -> None:
+    form = PagedForm()
+    query, key, value, table, lengths = form.operands()
+
+    def attend(query: Tensor, cache: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+        return form.attend(query, cache[0], cache[1], table.long(), lengths)
+
+    kernel = check(form, (query, torch.stack([key, value]), table, lengths), attend)
+    assert constant(kernel, "SHARES_TABLE") is True
+
+
+@pytest.mark.parametrize(("by_slots", "axis"), [(False, 0), (False, 1), (True, 0)])
+def test_a_token_is_written_to_a_cache_of_keys_and_values(by_slots: bool, axis: int) -> None:
+    form = PagedForm()
+    decode = form.decode_by_slots if by_slots else form.decode
+
+    def stacked(query: Tensor, cache: Tensor, *rest: Tensor) -> Tensor:
+        return decode(query, cache.select(axis, 0), cache.select(axis, 1), *rest)
+
+    query, key, value, table, lengths = form.operands()
+    lengths[:] = torch.tensor([17, 40])
+    row = torch.randn(2, 2, 32, dtype=form.dtype)
+    operands = (query, torch.stack([key, value], axis), table, lengths, row)
+    given = [x.clone() for x in operands]
+    runs = Runs(stacked)
+    result = runs.result(*given)
+    (found,) = runs.programs
+    paged(found)
+    compare(form, result, stacked, [x.clone() for x in operands])
+    stacked(*operands)
+    assert torch.equal(given[1], operands[1])
+    assert found.program.plan.arena_bytes.as_int() < operands[1].numel()
+
+
+def test_pages_are_read_before_a_token_replaces_one_of_theirs() -> None:
+    form = PagedForm()
+
+    def attend_first(
+        query: Tensor, key: Tensor, value: Tensor, table: Tensor, *rest: Tensor
+    ) -> Tensor:
+        lengths, row = rest
+        found = form.attend(query, key, value, table, lengths)
+        for cache in (key, value):
+            cache[table[:, 0].long(), 3] = row
+        return found
+
+    operands = (*form.operands(), torch.randn(2, 2, 32, dtype=form.dtype))
+    given = [x.clone() for x in operands]
+    runs = Runs(attend_first)
+    result = runs.result(*given)
+    paged(runs.programs[0])
+    compare(form, result, attend_first, [x.clone() for x in operands])
+    attend_first(*operands)
+    assert torch.equal(given[2], operands[2])
+
+
+@pytest.mark.parametrize("by_slots", [False, True])
+def test_a_token_is_written_to_its_page_before_that_is_read(by_slots: bool) -> None:
+    form = PagedForm()
+    row = torch.randn(2, 2, 32, dtype=form.dtype)
+    decode = form.decode_by_slots if by_slots else form.decode
+    operands = (*form.operands(), row)
+    operands[4][:] = torch.tensor([17, 40])
+    given = [x.clone() for x in operands]
+    runs = Runs(decode)
+    result = runs.result(*given)
+    (found,) = runs.programs
+    paged(found)
+    compare(form, result, decode, [x.clone() for x in operands])
+    decode(*operands)
+    assert torch.equal(given[1], operands[1])
+    # Nothing is as large as a cache: neither of them is copied.
+    assert found.program.plan.arena_bytes.as_int() < operands[1].numel()
+
+
+def test_numbers_of_sequences_pages_and_cache_may_vary() -> None:
+    form = PagedForm(heads=2)
+    small, large = form.operands(), replace(form, sequences=5, pages=11).operands(seed=1)
+    for operand in small:
+        torch._dynamo.mark_dynamic(operand, 0)
+    torch._dynamo.mark_dynamic(small[3], 1)
+    runs = Runs(form.attend)
+    for operands in (small, large):
+        compare(form, runs.result(*operands), form.attend, operands)
+    (found,) = runs.programs
+    assert {"keys", "key_pages"} <= {scalar.name for scalar in paged(found).scalars}
+
+
+def test_tables_may_be_views_or_computed() -> None:
+    form = PagedForm()
+    query, key, value, table, lengths = form.operands()
+    tables: dict[Callable[[Tensor], Tensor], Tensor] = {
+        (lambda table: table[:, 2:14]): table,
+        (lambda table: table.t()): table.t().contiguous(),
+        (lambda table: table + 1): table - 1,
+    }
+    for change, given in tables.items():
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+            return form.attend(q, k, v, change(table), lengths)  # noqa: B023 (called at once)
+
+        check(form, (query, key, value, given, lengths), attend)
+
+
+def test_keys_behind_a_varying_number_are_cut_off_without_a_mask() -> None:
+    form = PagedForm(sequences=1, has_mask=False)
+    query, key, value, table, _ = form.operands()
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, table: Tensor, seen: Tensor) -> Tensor:
+        return replace(form, seen=seen.shape[0]).attend(q, k, v, table, seen)
+
+    runs = Runs(attend)
+    for count in (290, 201):
+        seen = torch.zeros(count)
+        torch._dynamo.mark_dynamic(seen, 0)
+        operands = (query, key, value, table, seen)
+        compare(form, runs.result(*operands), attend, operands)
+    (found,) = runs.programs
+    assert [scalar.name for scalar in paged(found).scalars] == ["keys"]
