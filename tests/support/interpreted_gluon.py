@@ -7,13 +7,12 @@ is read before it was written is an error, as one beyond the end.
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 _HEADER = """\
 import triton
 import triton.language as tl
-from tests.support.interpreted_gluon import SharedBlocks, async_copy
-ROW = None
 """
 _CHANGES = (
     (r"import triton\.language as triton_language\n(?:from .*\n)*", _HEADER),
@@ -65,25 +64,17 @@ class _Slot:
         self._blocks[self._number] = value
 
 
-class _AsyncCopy:
-    """Copies that arrive at once; lanes that a mask turns off are zero."""
+def _async_load(slot: _Slot, pointers: Any, mask: Any = None) -> None:
+    """A copy that arrives at once; lanes that a mask turns off are zero."""
+    from triton import language  # noqa: PLC0415 - the interpreter's
 
-    @staticmethod
-    def async_load(slot: _Slot, pointers: Any, mask: Any = None) -> None:
-        from triton import language  # noqa: PLC0415 - the interpreter's
-
-        if mask is None:
-            slot.store(language.load(pointers))
-        else:
-            slot.store(language.load(pointers, mask=mask, other=0.0))
-
-    @staticmethod
-    def commit_group() -> None:
-        """Nothing is left to do."""
-
-    @staticmethod
-    def wait_group(_outstanding: int) -> None:
-        """Nothing is left to wait for."""
+    filled = {} if mask is None else {"mask": mask, "other": 0.0}
+    slot.store(language.load(pointers, **filled))
 
 
-async_copy = _AsyncCopy()
+def interpreted_names() -> dict[str, Any]:
+    """What the text refers to."""
+    copies = SimpleNamespace(
+        async_load=_async_load, commit_group=lambda: None, wait_group=lambda _outstanding: None
+    )
+    return {"SharedBlocks": SharedBlocks, "async_copy": copies, "ROW": None}

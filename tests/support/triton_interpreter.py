@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from codegen_svc.emitters.triton.source import TritonSource
-from tests.support.interpreted_gluon import in_triton
+from tests.support.interpreted_gluon import in_triton, interpreted_names
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,7 +85,7 @@ def _run(case: Case) -> tuple[np.ndarray[Any, Any], ...] | str:
     text = in_triton(source.text) if source.is_gluon else source.text
     file_name = f"{source.name}.py"
     linecache.cache[file_name] = (len(text), None, text.splitlines(keepends=True), file_name)
-    namespace: dict[str, Any] = {"__name__": source.name}
+    namespace: dict[str, Any] = {"__name__": source.name, **interpreted_names()}
     exec(compile(text, file_name, "exec"), namespace)
     tensors = [_to_torch(torch, array) for array in case.buffers]
     grid = case.programs if isinstance(case.programs, tuple) else (case.programs,)
