@@ -41,7 +41,7 @@ def held_body(block: Block) -> list[str]:
     is_split = block.tiling.shared_pieces > 0
     lines = copy_lines(block, held) if is_split else []
     lines += _loading_lines(block, held)
-    lines += wait_lines() if is_split else []
+    lines += wait_lines(block, held) if is_split else []
     phases = plan_phases(block.kernel)
     looping = [phase for phase in phases if phase.within or phase.reduces]
     # Behind a loop that is not unrolled, compilers do not know any more that two elements share a

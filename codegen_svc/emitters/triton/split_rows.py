@@ -67,9 +67,23 @@ def copy_lines(block: Block, held: tuple[int, ...]) -> list[str]:
     return [*lines, *_over_slots(block, [inner]), "async_copy.commit_group()"]
 
 
-def wait_lines() -> list[str]:
-    """Waits until the copies have arrived."""
-    return ["async_copy.wait_group(0)"]
+def wait_lines(block: Block, held: tuple[int, ...]) -> list[str]:
+    """Waits until the copies have arrived, and fills lanes past the end as other loads do."""
+    lines = ["async_copy.wait_group(0)"]
+    if not is_varying(block) or block.fill == ZERO:
+        return lines
+    inner = _slot_lines(block)
+    for number in held:
+        name = block.names[number]
+        fill, kind = literal_text(block.fill, _dtype(block, number)), _type(block, number)
+        inner += [
+            f"{name} = {name}_shared.index(slot).load({ROW_LAYOUT})",
+            f"{name}_fill = tl.full([XBLOCK, RBLOCK], {fill}, {kind}, {ROW_LAYOUT})",
+            f"{name}_shared.index(slot).store(tl.where(rmask, {name}, {name}_fill))",
+        ]
+    # Copies have filled them with zeros. Only the last pieces have such lanes.
+    lines.append(f"slots = (copied - 1) // {SLOTS} * {SLOTS}")
+    return [*lines, *_slots(inner)]
 
 
 def loading_lines(block: Block, number: int, eviction: str = "") -> list[str]:
@@ -125,7 +139,8 @@ def shared_loop_lines(
     inner = _slot_lines(shared)
     for number in phase.within:
         if number in held:
-            inner += _held_lines(shared, number)
+            name = block.names[number]
+            inner.append(f"{name} = {name}_shared.index(slot).load({ROW_LAYOUT})")
         elif number in together:
             inner.append(f"{block.names[number]} = {block.names[number]}_group[step]")
         else:
@@ -173,18 +188,6 @@ def _dtype(block: Block, number: int) -> DType:
     return block.kernel.param(load.param).dtype
 
 
-def _held_lines(block: Block, number: int) -> list[str]:
-    """The value of a load from shared memory, where lanes past the end hold zeros."""
-    name = block.names[number]
-    lines = [f"{name} = {name}_shared.index(slot).load({ROW_LAYOUT})"]
-    if block.r_mask and block.fill != ZERO:
-        fill = literal_text(block.fill, _dtype(block, number))
-        kind = _type(block, number)
-        filled = f"tl.full([XBLOCK, RBLOCK], {fill}, {kind}, {ROW_LAYOUT})"
-        lines.append(f"{name} = tl.where({block.r_mask}, {name}, {filled})")
-    return lines
-
-
 def _slot_lines(block: Block) -> list[str]:
     """Lines for the points of a piece in shared memory."""
     others = block.tiling.pieces - block.tiling.shared_pieces
@@ -199,11 +202,14 @@ def _slot_lines(block: Block) -> list[str]:
 
 def _over_slots(block: Block, loops: list[list[str]], starts: list[str] | None = None) -> list[str]:
     """Loops over some pieces at a time, within one over all of them."""
-    lines = [_STEP + line for line in starts or []]
-    for inner in loops:
-        lines.append(f"{_STEP}for step in tl.static_range({SLOTS}):")
-        lines += [2 * _STEP + line for line in _renamed(drop_unused_axes(inner), "shared_offset")]
-    return [f"for slots in range(0, copied, {SLOTS}):", *lines]
+    lines = [*(starts or []), *(line for inner in loops for line in _slots(inner))]
+    return [f"for slots in range(0, copied, {SLOTS}):", *[_STEP + line for line in lines]]
+
+
+def _slots(inner: list[str]) -> list[str]:
+    """A loop over the pieces of one iteration."""
+    body = _renamed(drop_unused_axes(inner), "shared_offset")
+    return [f"for step in tl.static_range({SLOTS}):", *[_STEP + line for line in body]]
 
 
 def _renamed(lines: list[str], offset: str) -> list[str]:
