@@ -16,8 +16,6 @@ import ctypes
 from functools import lru_cache
 from typing import Final
 
-LEAST_BYTES: Final = 1 << 20
-"""Judgement: to map the pages of less takes less time than a call takes otherwise."""
 MOST_FREE_BYTES: Final = 64 << 20
 """What the C library may keep then at the end of its heap: its own limit on 64-bit systems."""
 _PAGES_BYTES: Final = 2 << 12

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from kernelfarm.client.pytorch import private
-from kernelfarm.client.pytorch.kept_memory import LEAST_BYTES, keep_freed_memory
 from kernelfarm.client.pytorch.private import _DisableAutocast
 from kernelfarm.client.pytorch.tensors import maker
 from kernelfarm.client.runtime import arena
@@ -32,6 +31,8 @@ from kernelfarm.client.runtime.symbols import SymbolReader
 
 MAX_LAYOUTS = 64
 """Size assignments whose tables are cached; the least recently used is evicted first."""
+_LEAST_KEPT_BYTES = 1 << 20
+"""Judgement: to map the pages of less takes less time than a call takes otherwise."""
 
 
 class PlanRunner:
@@ -164,7 +165,10 @@ class _SizedProgram:
         self._reader = InputReader(program, layout, is_checked=is_checked)
         self._device = device = program.captured.device
         self._gpu = device.index if device.type == "cuda" else None
-        if device.type == "cpu" and layout.beside_bytes >= LEAST_BYTES:
+        if device.type == "cpu" and layout.beside_bytes >= _LEAST_KEPT_BYTES:
+            # Few programs need it.
+            from kernelfarm.client.pytorch.kept_memory import keep_freed_memory  # noqa: PLC0415
+
             keep_freed_memory()
         self._context = program.loader.context
         self._failed = program.loader.failed
