@@ -59,12 +59,8 @@ from kernelfarm.client.programs.stated_options import (
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.deterministic import boxed_with_deterministic_kernels
 from kernelfarm.client.pytorch.huge_pages import move_to_huge_pages
-from kernelfarm.client.pytorch.private import (
-    LATE_IMPORTS,
-    make_boxed_func,
-    package_name,
-    unset_fake_temporarily,
-)
+from kernelfarm.client.pytorch.private import LATE_IMPORTS, make_boxed_func, unset_fake_temporarily
+from kernelfarm.client.pytorch.private.packages import package_name
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calling_convention import recorded_convention

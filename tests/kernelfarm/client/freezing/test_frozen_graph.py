@@ -17,7 +17,7 @@ from kernelfarm.client.freezing.order_weights import panels_of_matrix, turned_ma
 from kernelfarm.client.freezing.pack_weights import packed_convolution_weight
 from kernelfarm.client.freezing.values import LARGE_BYTES
 from kernelfarm.client.freezing.widen_convolutions import in_f32
-from kernelfarm.client.pytorch.private import packed_operators
+from kernelfarm.client.pytorch.private.operators import packed_operators
 from kernelfarm.ir.graph_ir import Constant
 from kernelfarm.ir.product_choice import ProductChoice
 from tests.support.frozen_calls import FrozenCalls
