@@ -50,7 +50,8 @@ test-times: test ## Run the default test suite, and list the slowest tests.
 # (tests/codegen_svc/emitters/llvm) always run for both levels of x86-64, if the processor has them.
 V3_TESTS := tests/e2e/test_numerics.py tests/e2e/test_row_statistics.py \
   tests/e2e/test_loop_kinds.py tests/kernelfarm/client/loaders/test_cpu.py tests/codegen_svc/backends/cpu/test_artifacts.py \
-  tests/kernelfarm/client/runtime/test_runner.py tests/kernelfarm/client/test_compile_model.py
+  tests/kernelfarm/client/runtime/test_runner.py tests/kernelfarm/client/runtime/test_memory_of_calls.py \
+  tests/kernelfarm/client/runtime/test_launched_variants.py tests/kernelfarm/client/test_compile_model.py
 
 test-v3: setup ## Run the tests that depend on the processor for one without AVX-512.
 	KERNELFARM_HOST_TARGET=cpu:x86-64-v3 $(BIN)/python -m pytest $(V3_TESTS) $(PYTEST_ARGS)

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch._inductor.utils import fresh_cache
 
-from benchmarks.cpu_models import MODELS, seeded
+from benchmarks.cpu.whole_models import MODELS, seeded
 from benchmarks.machine import machine
 from examples.farm import running_farm
 from kernelfarm.client import torch_backend

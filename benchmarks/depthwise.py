@@ -20,7 +20,7 @@ from benchmarks.timing import Call, median_ms
 from kernelfarm.client.freezing.depthwise_weights import ordered_window
 from kernelfarm.client.loaders.host_target import host_cpu_target
 from kernelfarm.client.pytorch.dtypes import dtype_from_torch
-from kernelfarm.client.pytorch.private import packed_operators
+from kernelfarm.client.pytorch.private.operators import packed_operators
 from kernelfarm.client.runtime import arena
 from kernelfarm.targets import target_facts
 from tests.support.in_process_compiler import Counts, compile_here

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from benchmarks.timing import Call, median_ms
 from examples.farm import running_farm
-from kernelfarm.client.pytorch.private import packed_operators
+from kernelfarm.client.pytorch.private.operators import packed_operators
 
 ROUNDS, CALLS = 11, 5
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

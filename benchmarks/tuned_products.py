@@ -3,11 +3,11 @@
     python -m benchmarks.tuned_products [--models NAME ...] [--dtype T] [--target cpu:x86-64-v3]
                                         [--threads N] [--rounds N] [--markdown FILE]
 
-A model of `benchmarks.cpu_models` is compiled with each value of the option `products`. The first
-client with `tuned` has a fleet that has measured nothing: it runs as with `auto`, while it measures
-each different product in the background. Then the program is swapped. `--target` names another
-target that the processor runs, so that `auto` has the times of other chips. All arms alternate in
-one process: a round calls each arm once. The exit status is 1 if a result is wrong.
+A model of `benchmarks.cpu.whole_models` is compiled with each value of the option `products`. The
+first client with `tuned` has a fleet that has measured nothing: it runs as with `auto`, while it
+measures each different product in the background. Then the program is swapped. `--target` names
+another target that the processor runs, so that `auto` has the times of other chips. All arms
+alternate in one process: a round calls each arm once. The exit status is 1 if a result is wrong.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main() -> int:
 def _measure(name: str, options: argparse.Namespace) -> Seen:
     import torch  # noqa: PLC0415 -- as above
 
-    from benchmarks.cpu_models import seeded  # noqa: PLC0415
+    from benchmarks.cpu.whole_models import seeded  # noqa: PLC0415
     from benchmarks.timing import rounds_ms  # noqa: PLC0415
     from kernelfarm.client import counters  # noqa: PLC0415
     from kernelfarm.client.programs.product_tuner import TUNER  # noqa: PLC0415

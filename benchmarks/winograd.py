@@ -21,7 +21,7 @@ from benchmarks.timing import Call, median_ms
 from kernelfarm.client.custom_operators.winograd import WINOGRAD, transformed_weight
 from kernelfarm.client.freezing.order_weights import order_of_tiles
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.pytorch.private import packed_operators
+from kernelfarm.client.pytorch.private.operators import packed_operators
 from kernelfarm.client.runtime import arena
 from kernelfarm.dtypes import DType
 from kernelfarm.targets import target_facts

@@ -22,13 +22,13 @@ from frontend_svc.page.farm_data import FarmData
 from frontend_svc.page.listener import PageListener
 from frontend_svc.page.sessions import PageAccess
 from frontend_svc.settings import FrontendSettings
+from kernelfarm.bounded_text import bounded
 from kernelfarm.errors import (
     CallerError,
     FarmFullError,
     KernelfarmError,
     MessageTooLargeError,
     UnauthenticatedError,
-    bounded,
 )
 from kernelfarm.pages.farm_pages import OWN_SITE, error_page, login_page, overview_page
 from kernelfarm.pages.rendering import content_policy

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kernelfarm.bounded_text import bounded
 from kernelfarm.client.farm.cache_client import CacheAdmin
 from kernelfarm.client.farm.client import FarmClient
-from kernelfarm.errors import CallerError, bounded
+from kernelfarm.errors import CallerError
 from kernelfarm.service.settings import ServiceSettings, load_settings
 from kernelfarm.v1 import compile_service_pb2
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kernelfarm.errors import UnavailableError
+
+if TYPE_CHECKING:
+    from kernelfarm.supervisor.run import FarmOptions
 
 _EPILOG = """
 [bold]Examples[/bold]
@@ -70,16 +74,10 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
     processes that die. If KERNELFARM_BROKER_URL and KERNELFARM_CACHE_URL are set, it uses these
     servers instead of its own.
     """
-    try:
-        from kernelfarm.supervisor.run import FarmOptions, run_farm  # noqa: PLC0415 -- grpc, redis
-    except ModuleNotFoundError as error:
-        raise UnavailableError(
-            f"a farm needs {error.name}, which is not installed: pip install 'kernelfarm[farm]'"
-        ) from error
-
+    make_options, run_farm = _supervisor()
     os.umask(0o077)  # logs, sockets and files of child processes are for this user only
     run_farm(
-        FarmOptions(
+        make_options(
             listen=listen,
             vendors=tuple(v.strip() for v in vendors.split(",") if v.strip()),
             cpu_workers=workers,
@@ -90,3 +88,18 @@ def up(  # noqa: PLR0913, PLR0917 -- one parameter for each option
             has_metrics=metrics,
         )
     )
+
+
+def _supervisor() -> tuple[type[FarmOptions], Callable[[FarmOptions], None]]:
+    """What runs a farm, which needs packages that a client does not.
+
+    Raises:
+        UnavailableError: a package is not installed.
+    """
+    try:
+        from kernelfarm.supervisor.run import FarmOptions, run_farm  # noqa: PLC0415 -- grpc, redis
+    except ModuleNotFoundError as error:
+        raise UnavailableError(
+            f"a farm needs {error.name}, which is not installed: pip install 'kernelfarm[farm]'"
+        ) from error
+    return FarmOptions, run_farm

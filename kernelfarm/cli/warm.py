@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from kernelfarm.client.settings import ClientSettings
-    from kernelfarm.client.warming.certificate import ProgramCoverage
+    from kernelfarm.client.warming.certificate import Certificate, ProgramCoverage
     from kernelfarm.client.warming.manifest import WarmingManifest
     from kernelfarm.signing import Signer
 
@@ -72,13 +72,6 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
     certificate.
     """
     from kernelfarm.client.warming.cases import cases_of  # noqa: PLC0415 (keeps --help quick)
-    from kernelfarm.client.warming.certificate import (  # noqa: PLC0415
-        FarmFacts,
-        certificate_lines,
-        certificate_of,
-        signed_certificate,
-        write_certificate,
-    )
     from kernelfarm.client.warming.connection import batch_settings  # noqa: PLC0415
     from kernelfarm.client.warming.manifest import read_manifest  # noqa: PLC0415
 
@@ -88,25 +81,37 @@ def warm(  # noqa: PLR0913 (each is an option of the command)
     signer = _signer(settings)
     folder = captures or manifest.with_suffix(".captures")
     run = _Run(
-        stated,
-        manifest.parent,
-        folder,
-        parallel,
-        attempts,
-        is_fresh=fresh,
-        makes_packages=packages,
+        stated, manifest.parent, folder, parallel, attempts, is_fresh=fresh, makes_packages=packages
     )
     entries = run.entries(settings, signer, len(cases))
-    facts = FarmFacts(endpoint=settings.endpoint, namespace=settings.namespace, version=version)
-    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
-    made = certificate_of(facts, digest, entries, datetime.now(UTC))
-    path = certificate or manifest.with_suffix(".certificate.json")
-    write_certificate(path, signed_certificate(made, signer))
-    for line in certificate_lines(made):
-        typer.echo(line)
-    typer.echo(f"certificate: {path}" + ("" if signer else " (not signed: no key for traces)"))
+    made = _certificate(manifest, settings, version, entries)
+    _publish(made, signer, certificate or manifest.with_suffix(".certificate.json"))
     if not made.is_complete:
         raise typer.Exit(EXIT_INCOMPLETE)
+
+
+def _certificate(
+    manifest: Path, settings: ClientSettings, version: str, entries: list[ProgramCoverage]
+) -> Certificate:
+    from kernelfarm.client.warming.certificate import FarmFacts, certificate_of  # noqa: PLC0415
+
+    facts = FarmFacts(endpoint=settings.endpoint, namespace=settings.namespace, version=version)
+    digest = hashlib.sha256(manifest.read_bytes()).hexdigest()
+    return certificate_of(facts, digest, entries, datetime.now(UTC))
+
+
+def _publish(certificate: Certificate, signer: Signer | None, path: Path) -> None:
+    """Writes a certificate to a file, and its lines to stdout."""
+    from kernelfarm.client.warming.certificate import (  # noqa: PLC0415
+        certificate_lines,
+        signed_certificate,
+        write_certificate,
+    )
+
+    write_certificate(path, signed_certificate(certificate, signer))
+    for line in certificate_lines(certificate):
+        typer.echo(line)
+    typer.echo(f"certificate: {path}" + ("" if signer else " (not signed: no key for traces)"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@
     warming/                       cache-warming jobs, coverage certificates
     packages/                      finds the package of a call before it is traced: disk, farm
     drop_in/                       the caches of Triton and Inductor at the farm
+    farm_compiler                  compiles functional graphs through the farm
     precompiled/                   graphs in the packages of PyTorch's own precompilation
     traces/                        finds a trace by the digest of its Dynamo graph: disk, farm
     programs/                      finds a program by its key: memory, disk, farm

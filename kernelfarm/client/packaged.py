@@ -32,7 +32,8 @@ from kernelfarm.client.programs.stated_options import (
     with_mode,
 )
 from kernelfarm.client.pytorch.deterministic import is_determinism_wanted
-from kernelfarm.client.pytorch.private import _pytree, has_packages
+from kernelfarm.client.pytorch.private import _pytree
+from kernelfarm.client.pytorch.private.packages import has_packages
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.sizes import NotCoveredError
 

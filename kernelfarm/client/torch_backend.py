@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,6 @@ from torch import fx
 
 from kernelfarm import spans
 from kernelfarm.client import counters
-from kernelfarm.client.capture.captured import TracedModule
-from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.capture.inline_regions import inline_regions
 from kernelfarm.client.capture.input_order import InputOrder
 from kernelfarm.client.capture.preserve_attention import preserve_attention
@@ -29,6 +26,7 @@ from kernelfarm.client.capture.recorded_operators import LongWayError
 from kernelfarm.client.capture.short_trace import short_trace
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.wait_budget import WaitBudget
+from kernelfarm.client.farm_compiler import FarmCompiler, eager_calls
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.process.garbage_collection import no_collections
@@ -39,7 +37,6 @@ from kernelfarm.client.programs.cuda_graphs import (
     TrainingStep,
     drop_recordings,
 )
-from kernelfarm.client.programs.eager import warn_eager
 from kernelfarm.client.programs.finder import (
     BackendOptions,
     FirstSearch,
@@ -47,7 +44,7 @@ from kernelfarm.client.programs.finder import (
     access_to,
     start_runner,
 )
-from kernelfarm.client.programs.graph_runner import BoxedFunction, GraphRunner
+from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.stated_options import (
     check_fits_packages,
     compile_options,
@@ -59,17 +56,12 @@ from kernelfarm.client.programs.stated_options import (
 from kernelfarm.client.programs.traced_facts import RecordedUse, static_inputs
 from kernelfarm.client.pytorch.deterministic import boxed_with_deterministic_kernels
 from kernelfarm.client.pytorch.huge_pages import move_to_huge_pages
-from kernelfarm.client.pytorch.private import (
-    LATE_IMPORTS,
-    make_boxed_func,
-    package_name,
-    unset_fake_temporarily,
-)
+from kernelfarm.client.pytorch.private import LATE_IMPORTS, unset_fake_temporarily
+from kernelfarm.client.pytorch.private.packages import package_name
 from kernelfarm.client.settings import client_settings
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
-from kernelfarm.digest import program_key
 from kernelfarm.errors import KernelfarmError
 
 if TYPE_CHECKING:
@@ -148,9 +140,9 @@ def _compiled(
         return warm
     step = TrainingStep()
     uses = {use: RecordedUse(use, step) for use in GraphUse}
-    forward = _GraphCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
-    inference = _GraphCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
-    backward = _GraphCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
+    forward = FarmCompiler(options, budget, uses[GraphUse.FORWARD], None, packaging)
+    inference = FarmCompiler(options, budget, uses[GraphUse.INFERENCE], cache, packaging)
+    backward = FarmCompiler(options, budget, uses[GraphUse.BACKWARD], None, packaging)
     short = _short_way(gm, inputs, inference)
     # A package needs the graph's trace; AOT Autograd stores a graph without one by other means.
     if short is not None and (packaging is None or (cache and cache.known is not None)):
@@ -182,7 +174,7 @@ def _frozen(
     gm, inputs = order.module, order.of(example_inputs)
     parameters = frozen_inputs(gm, inputs)
     use = RecordedUse(GraphUse.INFERENCE, TrainingStep())
-    compiler = _GraphCompiler(options, WaitBudget(options.settings.timeout_s), use)
+    compiler = FarmCompiler(options, WaitBudget(options.settings.timeout_s), use)
     try:
         with no_collections():
             recorded = short_trace(gm, inputs)
@@ -204,7 +196,7 @@ def _frozen(
 
 
 def _frozen_inference(
-    compiler: _GraphCompiler,
+    compiler: FarmCompiler,
     parameters: Sequence[int],
     count: int,
     gm: fx.GraphModule,
@@ -250,109 +242,8 @@ def preload() -> None:
     access.client.connect()
 
 
-@dataclass(frozen=True, slots=True)
-class _Traced:
-    """A functional graph, and what calls of it need.
-
-    `eager` runs what the graph was traced from. `facts` reads what recorded calls need to know. If
-    `leaves_autocast`, calls have the state of autocast of their caller.
-    """
-
-    module: TracedModule
-    eager: BoxedFunction
-    facts: Callable[[], TracedFacts]
-    leaves_autocast: bool = False
-
-
-class _GraphCompiler:
-    """Compiles functional graphs; stores a graph's trace if it has a trace cache.
-
-    The program of a backward graph drops its arguments as it uses them.
-    """
-
-    def __init__(
-        self,
-        options: BackendOptions,
-        budget: WaitBudget,
-        recorded: RecordedUse,
-        trace_cache: TraceCache | None = None,
-        packaging: Packaging | None = None,
-    ) -> None:
-        self._recorded = recorded
-        self._options, self.products = options, options.compiled.products
-        self._budget = budget
-        self._trace_cache = trace_cache
-        self._packaging = packaging
-
-    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedFunction:
-        # AOT Autograd calls this in its fake mode; captured constants and buffers are real.
-        with unset_fake_temporarily():
-            facts = partial(self._recorded.facts, gm)
-            boxed = self._boxed(_Traced(gm, make_boxed_func(gm.forward), facts))
-            if self._packaging is None:
-                return boxed
-            is_alone = self._recorded.use is GraphUse.INFERENCE
-            static = self._recorded.facts(gm).static if is_alone else None
-            return self._packaging.stored(gm, boxed, static)
-
-    def of_recorded(self, recorded: TracedModule, module: fx.GraphModule) -> BoxedFunction:
-        """The function of a graph that was recorded from Dynamo's graph `module`."""
-        facts = partial(self._recorded.facts_of_recorded, recorded.graph, module)
-        return self._boxed(_Traced(recorded, _eager(module), facts, autocast_is_on()))
-
-    def of_divided(self, module: TracedModule, gm: fx.GraphModule) -> BoxedFunction:
-        """The function of a graph that was made of AOT Autograd's graph `gm`.
-
-        It has the arguments of `gm`, and more behind them.
-        """
-        with unset_fake_temporarily():
-            facts = partial(self._recorded.facts, gm, module.graph)
-            return self._boxed(_Traced(module, _eager(gm), facts))
-
-    def _boxed(self, traced: _Traced) -> BoxedFunction:
-        if self._options.compiled.is_deterministic:
-            traced = replace(traced, eager=boxed_with_deterministic_kernels(traced.eager))
-        is_recorded = self._options.settings.cuda_graphs
-        graphs = CudaGraphs(traced.facts()) if is_recorded else None
-        try:
-            runner = self._compile(traced, graphs)
-        except KernelfarmError as error:
-            if self._options.settings.mode == "strict":
-                raise
-            warn_eager(error, self._options.settings)
-            runner = None
-        if runner is not None:
-            return runner.boxed()
-        return traced.eager if graphs is None else graphs.around(traced.eager)
-
-    def _compile(self, traced: _Traced, graphs: CudaGraphs | None) -> GraphRunner | None:
-        module = traced.module
-        with no_collections():
-            captured = capture(module)
-        if captured.is_trivial and self._packaging is None:
-            return None
-        target = device_support(captured.device).target
-        key = program_key(captured.graph, target, self._options.compiled.pairs())
-        if self._trace_cache is not None:
-            with self._budget.charged():
-                self._trace_cache.store(module, captured, key)
-        if self._packaging is not None:
-            self._packaging.note(module, captured, key, target)
-        if captured.is_trivial:
-            return None
-        finder = ProgramFinder(
-            captured,
-            key,
-            self._options,
-            FirstSearch(self._budget),
-            leaves_autocast=traced.leaves_autocast,
-            drops_arguments=self._recorded.use is GraphUse.BACKWARD,
-        )
-        return start_runner(traced.eager, finder, self._options.settings, graphs)
-
-
 def _short_way(
-    module: fx.GraphModule, inputs: Sequence[Any], compiler: _GraphCompiler
+    module: fx.GraphModule, inputs: Sequence[Any], compiler: FarmCompiler
 ) -> Callable[..., Any] | None:
     """The function for Dynamo of a graph that one run traces; None if AOT Autograd must trace it.
 
@@ -371,20 +262,6 @@ def _short_way(
     return callable_for(convention, compiler.of_recorded(recorded, module))
 
 
-def _eager(module: fx.GraphModule) -> BoxedFunction:
-    """The graph as Dynamo captured it, for calls without a program.
-
-    A frozen graph has more arguments, behind those of Dynamo's.
-    """
-    count = len(module.graph.find_nodes(op="placeholder"))
-
-    def run(args: list[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = module(*args[:count])
-        return results
-
-    return run
-
-
 def _warm_start(
     module: fx.GraphModule, trace_cache: TraceCache, options: BackendOptions, budget: WaitBudget
 ) -> Callable[..., Any] | None:
@@ -399,7 +276,7 @@ def _warm_start(
     )
     facts = TracedFacts(GraphUse.INFERENCE, static_inputs(module))
     graphs = CudaGraphs(facts) if options.settings.cuda_graphs else None
-    eager = _eager(module)
+    eager = eager_calls(module)
     if options.compiled.is_deterministic:
         eager = boxed_with_deterministic_kernels(eager)
     try:

@@ -11,13 +11,13 @@ import grpc
 from grpc.aio import AbortError, ServicerContext
 
 from kernelfarm import spans
+from kernelfarm.bounded_text import bounded
 from kernelfarm.errors import (
     CallerError,
     ErrorFacts,
     InternalError,
     KernelfarmError,
     NotFoundError,
-    bounded,
     error_facts,
 )
 from kernelfarm.service.call_names import CallNames, bind_call_names, current_request_id

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kernelfarm.errors import MalformedMessageError, quoted
+from kernelfarm.bounded_text import quoted
+from kernelfarm.errors import MalformedMessageError
 
 MAX_NAME_CHARS = 256
 """For operators, symbols, attributes, kernels, parameters, targets."""

@@ -162,3 +162,17 @@ def both(kernel: Kernel, buffers: dict[str, np.ndarray], sizes: dict[str, int]) 
             np.testing.assert_allclose(
                 compiled[param.name], buffers[param.name], rtol=1e-5, atol=1e-6
             )
+
+
+def assert_as_interpreted(
+    kernel: Kernel, buffers: dict[str, np.ndarray], sizes: dict[str, int], rtol: float = 0.0
+) -> None:
+    """A compiled kernel writes what the interpreter writes, within `rtol`."""
+    expected = {name: array.copy() for name, array in buffers.items()}
+    with np.errstate(all="ignore"):
+        run_kernel(kernel, expected, sizes)
+    assert run(kernel, buffers, sizes) == 0
+    for name, array in buffers.items():
+        np.testing.assert_allclose(
+            array.astype(np.float64), expected[name].astype(np.float64), rtol=rtol, err_msg=name
+        )

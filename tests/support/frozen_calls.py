@@ -14,6 +14,7 @@ from kernelfarm.client.capture.short_trace import RecordedModule, short_trace
 from kernelfarm.client.freezing.checks import frozen_inputs
 from kernelfarm.client.freezing.constants import FrozenConstants
 from kernelfarm.client.freezing.frozen_graph import FrozenGraph, freeze_graph
+from kernelfarm.client.pytorch.private.operators import packed_operators
 from kernelfarm.client.traces.calling_convention import recorded_convention
 from kernelfarm.client.traces.calls import callable_for
 from kernelfarm.ir.graph_ir import Graph
@@ -72,3 +73,9 @@ def _runner(module: RecordedModule) -> Callable[[list[Any]], Any]:
         if isinstance(value, torch.Tensor):
             root.register_buffer(name, value)
     return lambda args: fx.GraphModule(root, module.graph)(*args)
+
+
+def is_packable(dtype: torch.dtype) -> bool:
+    """True if the library has packed weights of a type on this processor."""
+    operators = packed_operators()
+    return operators is not None and dtype in operators.types

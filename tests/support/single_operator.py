@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,12 @@ class Call:
 
     def eager(self) -> list[torch.Tensor]:
         return _results(self.overload(*self.args, **self.kwargs))
+
+
+def each_call(op: str, *arguments: Sequence[Any], **kwargs: Any) -> Iterator[Call]:
+    """A call of an operator for each list of arguments."""
+    for args in arguments:
+        yield Call(op, args, kwargs)
 
 
 def captured_graph(call: Call, *, is_symbolic: bool = False) -> Graph:

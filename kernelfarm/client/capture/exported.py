@@ -27,8 +27,9 @@ from kernelfarm.client.capture.captured import (
 from kernelfarm.client.capture.exported_aliases import held_tensor, read_constants_as_buffers
 from kernelfarm.client.capture.graph import capture
 from kernelfarm.client.pytorch import private
-from kernelfarm.client.pytorch.private import OperatorBase, OpOverload, is_composite
+from kernelfarm.client.pytorch.private import OperatorBase, OpOverload
 from kernelfarm.client.pytorch.private import _pytree as pytree
+from kernelfarm.client.pytorch.private.operators import is_composite
 from kernelfarm.errors import CallerError
 
 KEPT_WHOLE = frozenset({torch.ops.aten.scaled_dot_product_attention.default})

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from kernelfarm.client.pytorch.private import is_exporting, torch_variables
+from kernelfarm.client.pytorch.private import torch_variables
+from kernelfarm.client.pytorch.private.tracing import is_exporting
 
 _FIRST_CORRECT = "2.13"
 

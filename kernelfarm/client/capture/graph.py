@@ -39,10 +39,10 @@ from kernelfarm.client.capture.storages import StorageMakers, read_from_makers
 from kernelfarm.client.pytorch.private import (
     OpOverload,
     new_token_tensor,
-    schema_of,
     unset_fake_temporarily,
     with_effects,
 )
+from kernelfarm.client.pytorch.private.operators import schema_of
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.graph_ir import Graph, Input, Node, TensorType

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from kernelfarm.client.pytorch.private import OpOverload, schema_of, statically_known_true
+from kernelfarm.client.pytorch.private import OpOverload, statically_known_true
+from kernelfarm.client.pytorch.private.operators import schema_of
 
 _HEADS = 1
 _COPIES = 2

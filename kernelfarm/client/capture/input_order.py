@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelfarm.client.pytorch.private import copy_source
+from kernelfarm.client.pytorch.private.tracing import copy_source
 
 
 class InputOrder:

@@ -24,12 +24,10 @@ from kernelfarm.client.pytorch.private import (
     _extract_tensor_metadata,
     _pytree,
     autograd_would_have_decomposed,
-    can_decompose,
     has_effects,
-    read_layout,
-    schema_of,
-    storage_identity,
 )
+from kernelfarm.client.pytorch.private.operators import can_decompose, schema_of
+from kernelfarm.client.pytorch.private.tracing import read_layout, storage_identity
 
 if TYPE_CHECKING:
     from kernelfarm.client.pytorch.private import FakeTensorMode

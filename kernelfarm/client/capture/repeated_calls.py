@@ -24,8 +24,8 @@ from kernelfarm.client.pytorch.private import (
     OpOverload,
     in_kernel_invocation_manager,
     peek_interpreter_stack,
-    storage_identity,
 )
+from kernelfarm.client.pytorch.private.tracing import storage_identity
 
 _EXACT = (bool, int, str, NoneType, type(Ellipsis), torch.dtype, torch.device, torch.layout)
 _TEXTUAL = (float, complex, torch.memory_format)

@@ -33,8 +33,8 @@ from kernelfarm.client.pytorch.private import (
     enable_python_dispatcher,
     peek_interpreter_stack,
     tensorify_python_scalars,
-    traces_in_other_ways,
 )
+from kernelfarm.client.pytorch.private.tracing import traces_in_other_ways
 
 _log = logging.getLogger("kernelfarm.client")
 

@@ -6,7 +6,7 @@ import torch
 from torch import fx
 
 from kernelfarm.client.capture.captured import UnsupportedGraphError
-from kernelfarm.client.pytorch.private import storage_identity
+from kernelfarm.client.pytorch.private.tracing import storage_identity
 
 MEMORY_READERS = frozenset({"aten.as_strided", "aten.as_strided_scatter", "aten.as_strided_copy"})
 """Operators whose offset counts from the start of the storage, not of the operand."""

@@ -17,7 +17,7 @@ from kernelfarm.client.drop_in.fail_open import without_errors
 from kernelfarm.client.drop_in.shared_files import SharedFiles
 from kernelfarm.client.drop_in.single_flight import found_or_awaited
 from kernelfarm.client.farm.access import FarmAccess
-from kernelfarm.client.pytorch.private import inductor_remote_caches, turn_on_remote_caches
+from kernelfarm.client.pytorch.private.inductor import inductor_remote_caches, turn_on_remote_caches
 
 INDUCTOR_COUNTERS = {
     "disk_hit": "inductor_cache.disk.hits",

@@ -9,7 +9,7 @@ import torch
 from torch import fx
 from torch.nn import functional
 
-from kernelfarm.client.pytorch.private import is_parameter_or_buffer
+from kernelfarm.client.pytorch.private.tracing import is_parameter_or_buffer
 from kernelfarm.errors import CallerError
 
 _DEVICES = frozenset({"cpu", "cuda"})

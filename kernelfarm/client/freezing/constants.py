@@ -14,7 +14,8 @@ import torch
 from kernelfarm.client import counters
 from kernelfarm.client.freezing.frozen_graph import FrozenGraph
 from kernelfarm.client.pytorch.huge_pages import move_to_huge_pages
-from kernelfarm.client.pytorch.private import _DisableAutocast, mark_boxed
+from kernelfarm.client.pytorch.private import _DisableAutocast
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 
 BoxedFunction = Callable[[list[Any]], Sequence[Any]]
 

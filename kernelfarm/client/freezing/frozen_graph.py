@@ -25,7 +25,8 @@ from kernelfarm.client.freezing.values import FrozenValues, is_view, value_of
 from kernelfarm.client.freezing.widen_convolutions import widen_convolutions
 from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.loaders.host_target import host_cpu_target
-from kernelfarm.client.pytorch.private import detect_fake_mode, packed_operators
+from kernelfarm.client.pytorch.private import detect_fake_mode
+from kernelfarm.client.pytorch.private.operators import packed_operators
 from kernelfarm.errors import KernelfarmError
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.targets import FrozenProductFacts, TargetFacts, target_facts

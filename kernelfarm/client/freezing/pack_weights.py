@@ -32,7 +32,7 @@ from kernelfarm.client.freezing.values import (
     sole_user,
     value_of,
 )
-from kernelfarm.client.pytorch.private import PackedOperators
+from kernelfarm.client.pytorch.private.operators import PackedOperators
 from kernelfarm.dtypes import DType
 from kernelfarm.targets import ConvolutionFacts, FrozenProductFacts, TargetFacts
 

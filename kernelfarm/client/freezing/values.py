@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from kernelfarm.client.pytorch.private import FakeTensorMode, OpOverload, has_effects, schema_of
+from kernelfarm.client.pytorch.private import FakeTensorMode, OpOverload, has_effects
+from kernelfarm.client.pytorch.private.operators import schema_of
 
 _CPU = torch.device("cpu")
 

@@ -7,7 +7,8 @@ from typing import Any
 from torch import fx
 
 from kernelfarm.client.freezing.values import is_view
-from kernelfarm.client.pytorch.private import OpOverload, schema_of
+from kernelfarm.client.pytorch.private import OpOverload
+from kernelfarm.client.pytorch.private.operators import schema_of
 
 
 def written_arguments(graph: fx.Graph) -> frozenset[int]:

@@ -23,7 +23,9 @@ from kernelfarm.client.loaders.by_device import device_support
 from kernelfarm.client.packages.code_facts import TooMuchCodeError, code_facts
 from kernelfarm.client.packages.described_values import described
 from kernelfarm.client.packages.plain_values import NOT_PLAIN, text_of
-from kernelfarm.client.pytorch.private import _pytree, storage_identity, system_text
+from kernelfarm.client.pytorch.private import _pytree
+from kernelfarm.client.pytorch.private.packages import system_text
+from kernelfarm.client.pytorch.private.tracing import storage_identity
 from kernelfarm.client.traces.sizes import NotCoveredError
 from kernelfarm.client.traces.torch_state import CAPTURE_VERSION, trace_state
 from kernelfarm.digest import MAX_PART_CHARS, trace_digest

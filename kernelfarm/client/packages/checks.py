@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
 
+from kernelfarm.bounded_text import quoted
 from kernelfarm.client.packages.header import PackageHeader, RecordedSource, SizeRange
 from kernelfarm.digest import trace_digest
-from kernelfarm.errors import CallerError, ManifestMismatchError, quoted
+from kernelfarm.errors import CallerError, ManifestMismatchError
 
 VERSION_PARTS = ("package", "torch", "python", "system")
 """The parts of a digest that state versions."""

@@ -13,7 +13,11 @@ from kernelfarm.client.packages.checks import GuardFailedError, NotLoadableError
 from kernelfarm.client.packages.shared import Package
 from kernelfarm.client.precompiled.load import LoadingProcess, loading_as
 from kernelfarm.client.programs.tiers import PrefetchedProgram
-from kernelfarm.client.pytorch.private import checked_call, drop_unused_trace_log, failed_guard
+from kernelfarm.client.pytorch.private.packages import (
+    checked_call,
+    drop_unused_trace_log,
+    failed_guard,
+)
 from kernelfarm.client.traces.signed_entries import SharedEntry
 
 

@@ -12,7 +12,7 @@ from kernelfarm.client.packages.call_facts import Question, input_names
 from kernelfarm.client.packages.header import PackageHeader, RecordedSource, SizeRange, joined
 from kernelfarm.client.precompiled.artifacts import SerializableGraph, WrappedGraph
 from kernelfarm.client.precompiled.content import PrecompiledGraph
-from kernelfarm.client.pytorch.private import (
+from kernelfarm.client.pytorch.private.packages import (
     aot_compiled,
     has_packages,
     marked_ranges,

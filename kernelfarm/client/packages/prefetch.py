@@ -14,7 +14,7 @@ from kernelfarm.client.packages.call_facts import Question
 from kernelfarm.client.packages.shared import SharedPackages
 from kernelfarm.client.process.exit import run_in_background
 from kernelfarm.client.programs.tiers import PrefetchedProgram
-from kernelfarm.client.pytorch.private import import_for_packages
+from kernelfarm.client.pytorch.private.packages import import_for_packages
 
 _WAIT_S = 30.0
 """Longer than the timeouts of all look-ups of one call."""

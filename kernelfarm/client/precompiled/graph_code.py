@@ -13,7 +13,8 @@ from kernelfarm.client.capture.captured import UnsupportedGraphError
 from kernelfarm.client.precompiled.content import PrecompiledGraph
 from kernelfarm.client.precompiled.load import loaded_graph
 from kernelfarm.client.programs.graph_runner import BoxedFunction
-from kernelfarm.client.pytorch.private import OutputCode, mark_boxed
+from kernelfarm.client.pytorch.private import OutputCode
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 
 
 class GraphCode(OutputCode):

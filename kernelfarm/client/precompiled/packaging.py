@@ -26,11 +26,8 @@ from kernelfarm.client.precompiled.graph_code import GraphCode
 from kernelfarm.client.programs.finder import BackendOptions
 from kernelfarm.client.programs.graph_runner import BoxedFunction
 from kernelfarm.client.programs.traced_facts import static_inputs
-from kernelfarm.client.pytorch.private import (
-    SerializableAOTDispatchCompiler,
-    is_caching_precompile,
-    storing_graphs,
-)
+from kernelfarm.client.pytorch.private import SerializableAOTDispatchCompiler
+from kernelfarm.client.pytorch.private.packages import is_caching_precompile, storing_graphs
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.entry import TraceEntry, graph_entry, to_bytes
 from kernelfarm.client.traces.sizes import NotCoveredError

@@ -21,6 +21,8 @@ import torch
 from kernelfarm.client import counters
 from kernelfarm.client.programs.recordable import NotRecorded, obstacle, written_arguments
 from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private.inductor import can_record_in_this_thread
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 from kernelfarm.client.runtime.runner import PlanRunner
 
 _log = logging.getLogger("kernelfarm.client")
@@ -110,7 +112,7 @@ class CudaGraphs:
         def run(args: list[Any]) -> Sequence[Any]:
             return self.unrecorded(call, args)
 
-        private.mark_boxed(run)
+        mark_boxed(run)
         return run
 
     def _recorded(self, program: PlanRunner, args: list[Any]) -> Call | None:
@@ -195,7 +197,7 @@ _used = threading.Event()
 
 def drop_recordings() -> None:
     """Drops the calling thread's recordings; `torch._dynamo.reset()` calls it."""
-    if _used.is_set() and private.can_record_in_this_thread():
+    if _used.is_set() and can_record_in_this_thread():
         private.reset_cudagraph_trees()
 
 

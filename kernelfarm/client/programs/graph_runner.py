@@ -30,7 +30,7 @@ from kernelfarm.client.farm.access import PAUSE_AFTER_FAILURE_S
 from kernelfarm.client.process.exit import run_in_background
 from kernelfarm.client.programs.cuda_graphs import CudaGraphs
 from kernelfarm.client.programs.eager import warn_eager
-from kernelfarm.client.pytorch.private import mark_boxed
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 from kernelfarm.client.runtime.runner import PlanRunner
 from kernelfarm.client.settings import ClientSettings
 from kernelfarm.errors import CallerError, KernelfarmError, NotFoundError

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private.inductor import can_record_in_this_thread
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Node, TensorType, refs_in
@@ -59,7 +60,7 @@ def written_arguments(program: BoundProgram) -> tuple[int, ...]:
 
 
 def _obstacle_of_thread() -> NotRecorded | None:
-    if private.can_record_in_this_thread():
+    if can_record_in_this_thread():
         return None
     text = f"PyTorch {torch.__version__} records CUDA graphs in one thread alone; expected 2.13"
     return NotRecorded("thread", text)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from kernelfarm.client.programs.cuda_graphs import GraphUse, TracedFacts, TrainingStep
-from kernelfarm.client.pytorch.private import TracingContext, count_tangents, is_static_input
+from kernelfarm.client.pytorch.private import TracingContext, count_tangents
+from kernelfarm.client.pytorch.private.tracing import is_static_input
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kernelfarm.client.pytorch.private import _set_deterministic_algorithms, mark_boxed
+from kernelfarm.client.pytorch.private import _set_deterministic_algorithms
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 
 
 class _Flag:

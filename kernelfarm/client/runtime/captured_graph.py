@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.client.pytorch.private import mark_boxed
+from kernelfarm.client.pytorch.private.tracing import mark_boxed
 from kernelfarm.client.runtime.extern_node import ExternNode
 from kernelfarm.client.runtime.results import in_strides, module_outputs
 from kernelfarm.client.runtime.symbols import symbol_sources

@@ -21,14 +21,8 @@ from kernelfarm.client.custom_operators.attention import (
     go_back,
     save,
 )
-from kernelfarm.client.pytorch.private import (
-    HigherOrderOperator,
-    OpOverload,
-    is_composite,
-    overwriting_form,
-    schema_of,
-    with_effects,
-)
+from kernelfarm.client.pytorch.private import HigherOrderOperator, OpOverload, with_effects
+from kernelfarm.client.pytorch.private.operators import is_composite, overwriting_form, schema_of
 from kernelfarm.client.runtime.picks import Pick, picker
 from kernelfarm.errors import InvalidGraphError
 from kernelfarm.ir.algebra.expr import Expr

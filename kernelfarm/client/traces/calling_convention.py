@@ -22,9 +22,9 @@ from kernelfarm.client.pytorch.private import (
     OutputType,
     PlainTensorMeta,
     ViewAndMutationMeta,
-    schema_of,
-    storage_identity,
 )
+from kernelfarm.client.pytorch.private.operators import schema_of
+from kernelfarm.client.pytorch.private.tracing import storage_identity
 from kernelfarm.client.traces.sizes import NotCoveredError
 
 _UNSAFE_VIEW = torch.ops.aten._unsafe_view.default

@@ -26,8 +26,8 @@ from kernelfarm.client.pytorch.private import (
     OpOverload,
     OpOverloadPacket,
     _get_qualified_name,
-    storage_identity,
 )
+from kernelfarm.client.pytorch.private.tracing import storage_identity
 from kernelfarm.client.traces.sizes import NotCoveredError, SizeTexts
 from kernelfarm.client.traces.torch_state import trace_state
 from kernelfarm.digest import MAX_PART_CHARS

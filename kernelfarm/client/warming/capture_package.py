@@ -25,9 +25,9 @@ from kernelfarm.client.precompiled.graph_code import GraphCode
 from kernelfarm.client.pytorch.private import (
     SerializableAOTDispatchCompiler,
     make_boxed_func,
-    storing_graphs,
     unset_fake_temporarily,
 )
+from kernelfarm.client.pytorch.private.packages import storing_graphs
 from kernelfarm.client.traces.cache import TraceCache, autocast_is_on
 from kernelfarm.client.traces.entry import TraceEntry, to_bytes
 from kernelfarm.client.traces.sizes import NotCoveredError

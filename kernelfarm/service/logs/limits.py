@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from kernelfarm.errors import bounded
+from kernelfarm.bounded_text import bounded
 from kernelfarm.service.rates import TokenBuckets
 
 BURST, LINES_PER_S = 20, 1.0

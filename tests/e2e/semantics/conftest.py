@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernelfarm.client import counters, torch_backend
-from kernelfarm.client.programs import eager, kernels, store
+from kernelfarm.client import counters
+from kernelfarm.client.programs import eager, finder, kernels, store
 from kernelfarm.client.runtime import arena
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.signing.key_files import TRACE_KEY
@@ -39,7 +39,7 @@ def fresh_backend(
     which = getattr(request, "param", None)
     if which is not None:
         monkeypatch.setenv("KERNELFARM_DISK_CACHE_BYTES", "0")
-        monkeypatch.setattr(torch_backend, "_store", store.ProgramStore())
+        monkeypatch.setattr(finder, "_store", store.ProgramStore())
         monkeypatch.setattr(kernels, "_kernels", {})
     if which == "cold":
         monkeypatch.setenv("KERNELFARM_TRACE_KEY_FILE", str(farm.data_dir / "keys" / TRACE_KEY))

@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator
 import pytest
 import redis
 
+from kernelfarm.bounded_text import MESSAGE_BYTES
 from kernelfarm.cache import EdgeCache, PublishStatus, Space
 from kernelfarm.cache.embedded import EmbeddedServer
 from kernelfarm.cache.limits import MAX_FAILURES
 from kernelfarm.cache.quotas import FAILURE_BYTES, Quotas, QuotaUsage, most_failures
 from kernelfarm.cache.redis_keys import tenant_namespace
-from kernelfarm.errors import MESSAGE_BYTES, ErrorFacts, InvalidGraphError, error_facts
+from kernelfarm.errors import ErrorFacts, InvalidGraphError, error_facts
 from tests.support.farm import TIMEOUT_S
 
 FACTS = error_facts(InvalidGraphError("a graph"))

@@ -15,8 +15,8 @@ from tests.support.codegen_processes import PLUGIN
 
 # What is imported beside, and shapes no result.
 _BESIDE = {
-    *("cache", "end_task", "errors", "hidden_modules", "internal", "private_files", "service"),
-    *("signing", "spans", "tuning", "v1"),
+    *("bounded_text", "cache", "end_task", "errors", "hidden_modules", "internal"),
+    *("private_files", "service", "signing", "spans", "tuning", "v1"),
 }
 
 

@@ -21,7 +21,7 @@ from kernelfarm.client.drop_in.inductor_cache import (
     use_as_inductor_cache,
 )
 from kernelfarm.client.drop_in.shared_files import MAX_ENTRY_BYTES
-from kernelfarm.client.pytorch.private import inductor_remote_caches
+from kernelfarm.client.pytorch.private.inductor import inductor_remote_caches
 from kernelfarm.signing.key_files import PUBLIC_KEYS, TRACE_KEY
 from tests.support.drop_in_programs import (
     compile_with_inductor,

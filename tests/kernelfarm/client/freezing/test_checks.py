@@ -14,7 +14,7 @@ import kernelfarm
 from kernelfarm.client import counters
 from kernelfarm.client.freezing.constants import FrozenWarning
 from kernelfarm.client.programs.eager import KernelfarmWarning
-from kernelfarm.client.pytorch.private import aot_compiled
+from kernelfarm.client.pytorch.private.packages import aot_compiled
 from kernelfarm.errors import CallerError
 
 

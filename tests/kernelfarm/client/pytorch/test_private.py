@@ -1,4 +1,4 @@
-"""PyTorch's private names: the installed version has them, and one module alone uses them."""
+"""PyTorch's private names: the installed version has them, and one folder alone uses them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import fx
 
 import kernelfarm
 from kernelfarm.client.pytorch import private
+from kernelfarm.client.pytorch.private import operators, tracing
 
 ROOT = Path(kernelfarm.__file__).parent
-OWNER = Path(private.__file__)
+OWNERS = tuple(sorted(Path(private.__file__).parent.glob("*.py")))
 INSTALLED = ".".join(torch.__version__.split(".", maxsplit=2)[:2])
 PRIVATE_PACKAGES = ("torch.fx.experimental",)
 """Packages of PyTorch that are private without an underscore."""
@@ -74,9 +75,10 @@ def private_uses(tree: ast.Module, own_attributes: frozenset[str]) -> list[str]:
 
 
 def attributes_of_objects() -> frozenset[str]:
-    """The private attributes that the functions of the one module use, beside those of modules."""
-    tree = ast.parse(OWNER.read_text())
-    attributes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    """The private attributes that the functions of the folder use, beside those of modules."""
+    trees = [ast.parse(owner.read_text()) for owner in OWNERS]
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    attributes = (node for node in nodes if isinstance(node, ast.Attribute))
     return frozenset(
         node.attr
         for node in attributes
@@ -86,7 +88,7 @@ def attributes_of_objects() -> frozenset[str]:
 
 def declared_names() -> set[str]:
     """The names that type checkers see, and the attributes of torch's modules in functions."""
-    tree = ast.parse(OWNER.read_text())
+    tree = ast.parse(Path(private.__file__).read_text())
     (block,) = (
         node
         for node in tree.body
@@ -98,7 +100,8 @@ def declared_names() -> set[str]:
             names |= {alias.asname or alias.name for alias in statement.names}
         elif isinstance(statement, ast.AnnAssign):
             names.add(ast.unparse(statement.target))
-    for node in ast.walk(tree):
+    trees = [ast.parse(owner.read_text()) for owner in OWNERS]
+    for node in (node for tree in trees for node in ast.walk(tree)):
         name = (dotted(node) or "") if isinstance(node, ast.Attribute) else ""
         _, _, last = name.rpartition(".")
         is_operator = name.startswith("torch.ops.")
@@ -142,7 +145,7 @@ def test_no_other_module_uses_a_private_name_of_torch() -> None:
     found = {
         str(path.relative_to(ROOT)): uses
         for path in sorted(ROOT.rglob("*.py"))
-        if path != OWNER and (uses := private_uses(ast.parse(path.read_text()), own))
+        if path not in OWNERS and (uses := private_uses(ast.parse(path.read_text()), own))
     }
     assert found == {}
 
@@ -170,35 +173,37 @@ def test_the_check_allows_public_names_and_operators() -> None:
 
 def test_schemas_and_names_of_operators() -> None:
     add, softmax = torch.ops.aten.add.Tensor, torch.ops.aten.relu.default
-    assert private.schema_of(add).name == "aten::add"
-    assert [private.overload_name(op) for op in (add, softmax)] == [
+    assert operators.schema_of(add).name == "aten::add"
+    assert [operators.overload_name(op) for op in (add, softmax)] == [
         "aten::add.Tensor",
         "aten::relu",
     ]
-    assert private.is_composite(torch.ops.aten.reshape.default) and not private.is_composite(add)
+    assert operators.is_composite(torch.ops.aten.reshape.default) and not operators.is_composite(
+        add
+    )
 
 
 def test_views_have_the_storage_identity_of_their_base() -> None:
     base = torch.zeros(4, 3)
-    assert private.storage_identity(base[1:]) == private.storage_identity(base)
-    assert private.storage_identity(base.clone()) != private.storage_identity(base)
+    assert tracing.storage_identity(base[1:]) == tracing.storage_identity(base)
+    assert tracing.storage_identity(base.clone()) != tracing.storage_identity(base)
 
 
 def test_sources_of_inputs_and_marks_of_functions_are_what_torch_reads() -> None:
     graph = fx.Graph()
     node, copy, plain = (graph.placeholder(name) for name in ("node", "copy", "plain"))
     node._dynamo_source = "source"
-    private.copy_source(node, copy)
-    private.copy_source(plain, node)
+    tracing.copy_source(node, copy)
+    tracing.copy_source(plain, node)
     assert (copy._dynamo_source, node._dynamo_source) == ("source", None)
 
     def run(args: list[object]) -> list[object]:
         return args
 
-    private.mark_boxed(run)
+    tracing.mark_boxed(run)
     assert vars(run).items() <= vars(private.make_boxed_func(run)).items()
     assert vars(run)
 
 
 def test_nothing_is_exported_here() -> None:
-    assert not private.is_exporting()
+    assert not tracing.is_exporting()

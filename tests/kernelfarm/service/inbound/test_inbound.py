@@ -19,8 +19,8 @@ import pytest
 from google.rpc import status_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from kernelfarm.bounded_text import MESSAGE_BYTES
 from kernelfarm.errors import (
-    MESSAGE_BYTES,
     BodyTooSlowError,
     InvalidGraphError,
     KernelfarmError,

@@ -1,10 +1,11 @@
-"""What a client sends is quoted in little of an error, and names are short where they are read."""
+"""Messages quote little of what a client sends, and each fits into the trailers of gRPC."""
 
 from __future__ import annotations
 
 import pytest
 
-from kernelfarm.errors import MESSAGE_BYTES, InvalidGraphError, bounded, error_facts, quoted
+from kernelfarm.bounded_text import MESSAGE_BYTES, bounded, quoted
+from kernelfarm.errors import InvalidGraphError, error_facts
 from kernelfarm.wire.status import status_details
 
 TRAILERS_BYTES = 8192

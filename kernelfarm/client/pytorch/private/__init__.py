@@ -1,9 +1,9 @@
-"""PyTorch's private names: no other module of kernelfarm uses one.
+"""PyTorch's private names: nothing outside of this folder uses one by itself.
 
 `NAMES` lists the names with their modules, their purposes and the versions of PyTorch that have
 them. A name is imported at its first use, so that this module itself imports no private module. The
-functions at its end use private attributes of PyTorch's objects. To support another version of
-PyTorch, run `tests/kernelfarm/client/pytorch/test_private.py` with it.
+other modules of the folder have the functions that use private attributes of PyTorch's objects. To
+support another version of PyTorch, run `tests/kernelfarm/client/pytorch/test_private.py` with it.
 
 Private operators (`torch.ops.aten._...`) are not listed: captured graphs name them like all others.
 """
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from torch import fx
     from torch._C import _cuda_getCurrentRawStream as _cuda_getCurrentRawStream
     from torch._C import _cuda_getDevice as _cuda_getDevice
     from torch._C import _DisableAutocast as _DisableAutocast
@@ -311,7 +308,7 @@ def _imported(name: str) -> Any:
     private = NAMES[name]
     if private.module.startswith("torch._functorch"):
         import_module("torch._dynamo")  # the two import each other, and only this order works
-    module = _module(private.module)
+    module = module_of_torch(private.module)
     value = module if name in _MODULES else getattr(module, name, None)
     if value is None and not private.is_optional and private.versions == VERSIONS:
         raise ImportError(
@@ -321,291 +318,10 @@ def _imported(name: str) -> Any:
     return value
 
 
-def _module(name: str) -> ModuleType:
+def module_of_torch(name: str) -> ModuleType:
     """A module of PyTorch, without the warnings of its own deprecated names at its import."""
     if name in sys.modules:
         return sys.modules[name]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return import_module(name)
-
-
-class PackedOperators(NamedTuple):
-    """oneDNN's operators that take packed weights, and those that pack them.
-
-    `convolution_sum` adds another image to the result of a convolution. `types` are the element
-    types that this processor computes with.
-    """
-
-    convolution: OpOverload
-    convolution_sum: OpOverload
-    linear: OpOverload
-    pack_convolution: OpOverload
-    pack_linear: OpOverload
-    types: frozenset[torch.dtype]
-
-
-def packed_operators() -> PackedOperators | None:
-    """oneDNN's operators with packed weights; None if PyTorch lacks oneDNN or must not use it."""
-    if not (_imported("_has_mkldnn") and torch.backends.mkldnn.enabled):
-        return None
-    has_bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return PackedOperators(
-        torch.ops.mkldnn._convolution_pointwise.default,
-        torch.ops.mkldnn._convolution_pointwise.binary,
-        torch.ops.mkldnn._linear_pointwise.default,
-        torch.ops.mkldnn._reorder_convolution_weight.default,
-        torch.ops.mkldnn._reorder_linear_weight.default,
-        frozenset({torch.float32, torch.bfloat16} if has_bf16 else {torch.float32}),
-    )
-
-
-def overwriting_form(operator: object) -> OpOverload | None:
-    """The operator that stores in its first tensor what another one adds to a copy of its second.
-
-    oneDNN's convolutions with packed weights have such a form. None: PyTorch has none.
-    """
-    if str(operator) != "mkldnn._convolution_pointwise.binary":
-        return None
-    found: OpOverload = torch.ops.mkldnn._convolution_pointwise_.binary
-    return found
-
-
-def schema_of(operator: OpOverload) -> torch.FunctionSchema:
-    """An operator's schema: its name, arguments, returns, and which of them alias."""
-    return operator._schema
-
-
-def overload_name(operator: OpOverload) -> str:
-    """An operator's name for the dispatcher, such as `aten::add.Tensor`."""
-    schema = operator._schema
-    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-
-
-def is_composite(operator: OpOverload) -> bool:
-    """True if torch decomposes the operator in the same way for every device."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(
-        overload_name(operator), "CompositeImplicitAutograd"
-    )
-
-
-def can_decompose(operator: OpOverload) -> bool:
-    """True if torch has a decomposition that autograd uses, in C++ or in Python."""
-    return operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
-
-
-def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that is equal for tensors with the same storage; fake tensors have one, too."""
-    return int(tensor.untyped_storage()._cdata)
-
-
-def copy_source(node: fx.Node, copy: fx.Node) -> None:
-    """Copies what Dynamo recorded about the source of an input, which AOT Autograd reads."""
-    copy._dynamo_source = getattr(node, "_dynamo_source", None)
-
-
-def package_name(module: fx.GraphModule) -> str | None:
-    """The graph's name in the package that PyTorch precompiles; None if it precompiles none."""
-    return getattr(module, "_backend_id", None)
-
-
-def is_static_input(placeholder: fx.Node) -> bool:
-    """True for a Dynamo graph's input that keeps its memory, such as a parameter or a buffer."""
-    facts = placeholder.meta.get("tensor_dict", {})
-    return facts.get("_dynamo_static_input_type") is not None
-
-
-def is_parameter_or_buffer(placeholder: fx.Node) -> bool:
-    """True for a Dynamo graph's input that is a parameter or a buffer of a module."""
-    facts = placeholder.meta.get("tensor_dict", {})
-    return bool(facts.get("_dynamo_static_input_type") == "unguarded")
-
-
-def can_record_in_this_thread() -> bool:
-    """True if CUDA graph trees work in the calling thread; before 2.13 only where they began."""
-    trees = _module(_TREES)
-    if hasattr(trees, "_initialize_tls"):
-        return True
-    own = "tree_manager_containers"
-    return hasattr(trees.local, own) or torch._C._is_key_in_tls(own)
-
-
-def traces_in_other_ways() -> bool:
-    """True if settings of PyTorch change what AOT Autograd traces."""
-    config = import_module("torch._functorch.config")
-    return bool(config.functionalize_rng_ops or config.fake_tensor_propagate_real_tensors)
-
-
-def read_layout(tensor: torch.Tensor) -> None:
-    """Reads of a layout what AOT Autograd reads as it wraps a value; it may add guards on sizes."""
-    tensors: Any = torch.Tensor
-    tensors._make_wrapper_subclass(  # its overload for symbolic sizes takes positions only
-        _imported("FakeTensor"),
-        tensor.shape,
-        tensor.stride(),
-        tensor.storage_offset(),
-        None,
-        tensor.dtype,
-        tensor.layout,
-        tensor.device,
-        False,
-    )
-
-
-def is_caching_precompile() -> bool:
-    """True if PyTorch stores packages by itself (`TORCH_CACHING_PRECOMPILE=1`)."""
-    return bool(import_module("torch._dynamo.config").caching_precompile)
-
-
-@contextmanager
-def storing_graphs(tag: str) -> Iterator[None]:
-    """Lets AOT Autograd store its graphs for a package, together with their backward graphs.
-
-    Its cache must not take graphs that another compiler made: `tag` is part of their keys.
-    """
-    config = import_module("torch._functorch.config")
-    stated = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
-    stated["bypass_autograd_cache_key"] = True
-    tags = import_module("torch.compiler.config").patch(cache_key_tag=tag)
-    with config.patch(stated), tags:
-        yield
-
-
-class TracedLines(NamedTuple):
-    """Lines of a module that PyTorch traced: from `first` up to, but without, `last`."""
-
-    module: str
-    first: int
-    last: int
-    sha256: str
-
-
-_MOST_RESTARTS = 8
-"""Of one `aot_compile`; each makes constants of more floats."""
-
-
-def aot_compiled(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `aot_compile` makes of one call of a compiled module or function.
-
-    Raises:
-        Exception: PyTorch, the backend or the model's own code says why it cannot.
-    """
-    config = import_module("torch._dynamo.config")
-    enabled = {"enable_aot_compile": True} if hasattr(config, "enable_aot_compile") else {}
-    entry: Any = call.forward if isinstance(call, torch.nn.Module) else call
-    restart, state = _imported("TensorifyScalarRestartAnalysis"), _imported("TensorifyState")
-    try:
-        with config.patch(enabled):
-            for _ in range(_MOST_RESTARTS):
-                # `torch.compile` traces again if some floats must be constants; `aot_compile` does
-                # not. PyTorch remembers which floats these are until its state is cleared.
-                with suppress(restart):
-                    return entry.aot_compile((tuple(args), dict(kwargs)))
-            return entry.aot_compile((tuple(args), dict(kwargs)))
-    finally:
-        state.clear()
-
-
-def import_for_packages() -> None:
-    """Imports what loading a package imports, in about a second."""
-    import_module("torch._dynamo.aot_compile")
-
-
-def drop_unused_trace_log() -> None:
-    """Lets PyTorch drop the handler of its structured log, unless the log is written.
-
-    It does so at the first record, which would otherwise be all guards of a package as text.
-    """
-    _imported("trace_structured")("kernelfarm_package", expect_trace_id=False)
-
-
-def has_packages() -> bool:
-    """True if this PyTorch can make and load packages."""
-    return hasattr(torch.compiler, "load_compiled_function")
-
-
-def packed_function(function: Any) -> tuple[bytes, list[TracedLines], Any]:
-    """The bytes of what `aot_compile` made, the lines that it traced, and the compiled graph.
-
-    The bytes have no source code: the lines are stated by their digests.
-    """
-    artifacts = function._artifacts
-    sources = artifacts.source_info.inlined_sources
-    lines = [TracedLines(s.module, s.firstlineno, s.lastlineno, s.checksum) for s in sources]
-    stripped = type(artifacts.source_info)({replace(s, content="") for s in sources})
-    kept, artifacts.source_info = artifacts.source_info, stripped
-    try:
-        content = type(function).serialize(function).serialized_data
-    finally:
-        artifacts.source_info = kept
-    return content, sorted(lines), artifacts.compiled_fn
-
-
-def checked_call(function: Any) -> tuple[Callable[..., bool], Callable[..., Any]]:
-    """The guards of what `aot_compile` made, and its call without guards."""
-    return function.guard_check, function.fn
-
-
-def failed_guard(function: Any, *args: Any, **kwargs: Any) -> str:
-    """Why the guards of what `aot_compile` made do not hold for a call."""
-    values = function.prepare_f_locals(*args, **kwargs)
-    return str(function._artifacts.guard_manager.check_verbose(values))
-
-
-def storable_guards(guards: Sequence[Any]) -> list[bool]:
-    """For each guard whether PyTorch can store it; packages state what the others would.
-
-    The guards lose the stacks of the code that they come from: a process that loads them would
-    write these stacks as text, which takes a quarter of its time for guards.
-    """
-    refused = set(_imported("CheckFunctionManager").UNSUPPORTED_SERIALIZATION_GUARD_TYPES)
-    for guard in guards:
-        for stack in ("stack", "user_stack"):
-            setattr(guard.orig_guard, stack, None)
-    return [
-        not guard.is_global and not refused & {guard.guard_type, *guard.derived_guard_types}
-        for guard in guards
-    ]
-
-
-def marked_ranges(tensor: torch.Tensor) -> dict[int, tuple[int, int | None]]:
-    """The ranges of the axes that `mark_dynamic` marked; without one, from 2."""
-    axes: set[int] = getattr(tensor, "_dynamo_dynamic_indices", set())
-    found: dict[int, tuple[int, int | None]] = dict.fromkeys(axes, (2, None))
-    for stated in getattr(tensor, "_dynamo_dynamic_range", ()):
-        least = 2 if stated.min is None else max(2, stated.min)  # 0 and 1 are constants
-        found[stated.dim] = (least, stated.max)
-    return found
-
-
-def system_text() -> str:
-    """The GPU and its software, by which PyTorch decides whether it loads a package."""
-    found = _imported("SystemInfo").current()
-    return f"{found.gpu_name}, toolkit {found.toolkit_version}, triton {found.triton_version}"
-
-
-def inductor_remote_caches() -> dict[str, Any]:
-    """The classes of Inductor's remote caches whose values do not change, by PyTorch's short names.
-
-    Their attribute `backend_override_cls` makes the store.
-    """
-    names = ("FxGraph", "AOTAutograd", "Autotune", "BundledAutotune")
-    return {name: _imported(f"Remote{name}Cache") for name in names}
-
-
-def turn_on_remote_caches() -> None:
-    """Turns on Inductor's remote caches of graphs and of autotuning, unless a setting is stated."""
-    config = import_module("torch._inductor.config")
-    for name in ("fx_graph_remote_cache", "autotune_remote_cache"):
-        if getattr(config, name) is None:
-            setattr(config, name, True)
-
-
-def is_exporting() -> bool:
-    """True while `torch.export` runs, also in code that Dynamo traces."""
-    return torch.compiler._is_exporting_flag
-
-
-def mark_boxed(function: Callable[[list[Any]], Any]) -> None:
-    """Marks a function that takes a list of arguments and clears it, for AOT Autograd."""
-    function._boxed_call = True  # type: ignore[attr-defined] # functions have no declared attributes
