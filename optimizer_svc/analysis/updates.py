@@ -6,7 +6,7 @@ the values that they read, so a node is a reader if such a chain leads to it fro
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 
 from kernelfarm.ir.graph_ir import Graph, Ref
@@ -39,17 +39,20 @@ def updated_inputs(graph: Graph) -> dict[int, int]:
     return found
 
 
-def scatter_chain(facts: GraphFacts, value: int, source: int) -> tuple[int, ...] | None:
+def scatter_chain(
+    facts: GraphFacts, value: int, source: int, returned: Set[int]
+) -> tuple[int, ...] | None:
     """Positions, in order, of the scatters that turn an input into a value.
 
-    None unless each of them updates the result of the one before it, which has no other reader.
+    None unless each of them updates the result of the one before it, which nothing else reads.
+    The graph returns none of them but the last one: `returned` are the values that it returns.
     """
     chain: list[int] = []
     while value != source:
         node = facts.producers.get(value)
         if node is None or node.op != "scatter":
             return None
-        if chain and len(facts.consumers[value]) > 1:
+        if chain and (len(facts.consumers[value]) > 1 or value in returned):
             return None
         chain.append(facts.positions[value])
         value = operands(node)[0]
@@ -88,7 +91,7 @@ class InPlaceWrites:
         facts = self._facts
         if facts.is_storage(value):
             return None
-        writers = scatter_chain(facts, value, source)
+        writers = scatter_chain(facts, value, source, self._returned)
         if writers is None:
             is_scatter = facts.producers[value].op == "scatter"
             if is_scatter or not reads_own_elements(facts, value, source):

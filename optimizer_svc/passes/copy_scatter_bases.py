@@ -19,7 +19,7 @@ def copy_scatter_bases(graph: Graph) -> Graph:
         return graph
     facts = graph_facts(graph)
     returned = frozenset(outputs_read(graph))
-    in_place = _in_place(facts)
+    in_place = _in_place(facts, returned)
     fresh = 1 + max([*facts.types, *(i.value for i in graph.inputs)], default=0)
     nodes: list[Node] = []
     for position, node in enumerate(graph.nodes):
@@ -36,11 +36,11 @@ def copy_scatter_bases(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
-def _in_place(facts: GraphFacts) -> frozenset[int]:
+def _in_place(facts: GraphFacts, returned: frozenset[int]) -> frozenset[int]:
     """Positions of the scatters that lead from an input to the value that is stored in it."""
     found: set[int] = set()
     for value, source in updated_inputs(facts.graph).items():
-        found.update(scatter_chain(facts, value, source) or ())
+        found.update(scatter_chain(facts, value, source, returned) or ())
     return frozenset(found)
 
 

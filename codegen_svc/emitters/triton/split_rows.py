@@ -22,12 +22,12 @@ from codegen_svc.emitters.triton.points import reduction_point_lines
 from codegen_svc.emitters.triton.reduce import ROW_LAYOUT
 from codegen_svc.emitters.triton.scalar import literal_text
 from codegen_svc.emitters.triton.split_tiling import ACCESS_ELEMS, SLOTS
-from codegen_svc.emitters.triton.statements import reduction_text, statement_lines
+from codegen_svc.emitters.triton.statements import guide_of, reduction_text, statement_lines
 from codegen_svc.emitters.triton.tiling import static_numel
 from codegen_svc.emitters.triton.two_passes import MOMENTS
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.loop_ir import GUIDES, Load, Reduce, operands_of
+from kernelfarm.ir.loop_ir import Load, Reduce, operands_of
 
 _STEP = "    "
 _OFFSET = re.compile(r"\broffset\b")
@@ -97,14 +97,17 @@ def loading_lines(block: Block, number: int, eviction: str = "") -> list[str]:
 
 
 def own_reduces(block: Block, phase: Phase) -> list[int]:
-    """The reductions of a loop that accumulate; moments make their guide with them."""
-    made = {Reduce(GUIDES[MOMENTS], s.operand, s.dtype) for s in _moments(block, phase)}
-    return [number for number in phase.reduces if block.kernel.body[number] not in made]
+    """The reductions of a loop that accumulate; moments make their guide with them.
+
+    Other sums that equal a guide are statements of their own.
+    """
+    made = {guide_of(block.kernel, number) for number in _moments(block, phase)}
+    return [number for number in phase.reduces if number not in made]
 
 
 def first_point_lines(block: Block, phase: Phase, held: tuple[int, ...]) -> list[str]:
     """Each lane's first values of what moments are taken of."""
-    needed = {s.operand for s in _moments(block, phase)}
+    needed = {operands_of(block.kernel.body[number])[0] for number in _moments(block, phase)}
     if not needed:
         return []
     for number in reversed(range(max(needed) + 1)):
@@ -151,9 +154,9 @@ def shared_loop_lines(
     return _over_slots(block, [*loops, inner], starts)
 
 
-def _moments(block: Block, phase: Phase) -> list[Reduce]:
-    statements = (block.kernel.body[number] for number in phase.reduces)
-    return [s for s in statements if isinstance(s, Reduce) and s.op == MOMENTS]
+def _moments(block: Block, phase: Phase) -> list[int]:
+    statements = ((number, block.kernel.body[number]) for number in phase.reduces)
+    return [number for number, s in statements if isinstance(s, Reduce) and s.op == MOMENTS]
 
 
 def _in_shared(block: Block) -> Block:

@@ -78,11 +78,15 @@ def split_tilings(
         1, 1, piece_elems, False, index_bits, threads // gpu.warp_size, 1,
         pieces=pieces, shared_pieces=shared,
     )  # fmt: skip
-    more = replace(first, shared_pieces=min(shared + SLOTS, (pieces - 1) // SLOTS * SLOTS))
-    if not loads_ahead(split):
-        return first, more
-    ahead = [replace(t, loads_ahead=_ahead(t, _LOADS_AHEAD)) for t in (first, more)]
-    return *ahead, replace(more, loads_ahead=_ahead(more, _LOADS_AHEAD // 2))
+    # The first piece in registers is full, so it is not the last one: the loads of weights at the
+    # first points of lanes have no mask.
+    most = (pieces - 2) // SLOTS * SLOTS
+    more = replace(first, shared_pieces=min(shared + SLOTS, most))
+    found: tuple[Tiling, ...] = (first, more)
+    if loads_ahead(split):
+        ahead = [replace(t, loads_ahead=_ahead(t, _LOADS_AHEAD)) for t in found]
+        found = (*ahead, replace(more, loads_ahead=_ahead(more, _LOADS_AHEAD // 2)))
+    return tuple(dict.fromkeys(found))
 
 
 def _ahead(tiling: Tiling, most: int) -> int:

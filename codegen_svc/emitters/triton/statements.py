@@ -30,6 +30,7 @@ from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
     Indirect,
+    Kernel,
     Literal,
     Load,
     Reduce,
@@ -61,22 +62,34 @@ def statement_lines(block: Block, number: int, eviction: str = "") -> list[str]:
 
 def reduction_text(block: Block, number: int) -> ReductionText:
     """The lines of a reduction statement in all forms of a kernel."""
-    body = block.kernel.body
-    statement = body[number]
+    statement = block.kernel.body[number]
     if not isinstance(statement, Reduce):
         raise ValueError(f"statement {number} is no reduction")
     reduction = _reduction(block, number, statement, statement.op)
     if statement.op not in GUIDES:
         return plain_text(reduction)
-    guide = Reduce(GUIDES[statement.op], statement.operand, statement.dtype)
+    guide = guide_of(block.kernel, number)
     points = static_numel(block.kernel.reduction)
     guided = GuidedReduction(
         like=reduction,
-        guide=block.names[body.index(guide)] if guide in body[:number] else "",
+        guide="" if guide is None else block.names[guide],
         points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
         has_flushing_exp=block.rules.takes_assembly,
     )
     return moments_text(guided) if block.tiling.shared_pieces else guided_text(guided)
+
+
+def guide_of(kernel: Kernel, number: int) -> int | None:
+    """The number of the statement that a guided reduction uses as its guide; None without one.
+
+    It is the first of those before the reduction. A later one is a reduction of its own.
+    """
+    statement = kernel.body[number]
+    if not isinstance(statement, Reduce) or statement.op not in GUIDES:
+        return None
+    guide = Reduce(GUIDES[statement.op], statement.operand, statement.dtype)
+    earlier = kernel.body[:number]
+    return earlier.index(guide) if guide in earlier else None
 
 
 def scan_of(block: Block, number: int) -> RunningScan:

@@ -209,6 +209,16 @@ def test_an_update_that_reads_other_elements_of_its_cache_is_not_made_in_place()
 VECTOR = (DType.F32, (64,))
 
 
+def test_a_cache_returned_between_two_updates_keeps_its_elements() -> None:
+    def build(b: GraphBuilder, cache: int, *values: int) -> tuple[list[int], list[int | None]]:
+        first = _cache_update(b, cache, *values[:2])
+        return [first, _cache_update(b, first, *values[2:])], [None, 0]
+
+    program = checked(updating(build, CACHE, POSITION, NEW, POSITION, NEW))
+    (returned,) = (b for b in program.plan.buffers if b.kind is BufferKind.OUTPUT)
+    assert returned.size_elems.as_int() == 4 * 48 * 16
+
+
 def test_an_optimizer_step_writes_parameter_and_momentum_in_one_kernel() -> None:
     def build(
         b: GraphBuilder, weight: int, momentum: int, grad: int

@@ -56,6 +56,37 @@ def moments(width: str, rows: str = "3", sizes: str = "") -> Kernel:
     )
 
 
+def several_sums(width: int) -> Kernel:
+    """Moments with no guide before them, and sums that equal their guide; the same of exp(x)."""
+    return parse_kernel(
+        f"kernel fused_sums_71aa\nparam in in0: f16[3*{width}]\nparam out out0: f32[3*{width}]\n"
+        f"for d0 in 3\nreduce r0 in {width}\n  %0: f16 = load in0[r0 + {width}*d0]\n"
+        "  %1: f32 = convert %0\n  %2: f32 = welford_m2 %1\n  %3: f32 = sum %1\n"
+        "  %4: f32 = exp %1\n  %5: f32 = sum %4\n  %6: f32 = welford_m2 %4\n  %7: f32 = sum %4\n"
+        "  %8: f32 = sub %1, %3\n  %9: f32 = mul %8, %2\n  %10: f32 = add %9, %5\n"
+        "  %11: f32 = sub %10, %6\n  %12: f32 = mul %11, %7\n"
+        f"  store out0[r0 + {width}*d0] = %12\n"
+    )
+
+
+def moments_of_three_rows(width: int) -> Kernel:
+    return parse_kernel(
+        "kernel fused_norm_71bb\n"
+        + "".join(f"param in in{n}: f16[3*{width}]\n" for n in range(3))
+        + f"param in in3: f16[{width}]\nparam out out0: f32[3*{width}]\n"
+        f"for d0 in 3\nreduce r0 in {width}\n"
+        + "".join(
+            f"  %{2 * n}: f16 = load in{n}[r0 + {width}*d0]\n"
+            f"  %{2 * n + 1}: f32 = convert %{2 * n}\n"
+            for n in range(3)
+        )
+        + "  %6: f32 = add %1, %3\n  %7: f32 = add %6, %5\n  %8: f16 = load in3[r0]\n"
+        "  %9: f32 = convert %8\n  %10: f32 = add %7, %9\n  %11: f32 = sum %10\n"
+        "  %12: f32 = welford_m2 %10\n  %13: f32 = sub %10, %11\n  %14: f32 = mul %13, %12\n"
+        f"  store out0[r0 + {width}*d0] = %14\n"
+    )
+
+
 VARYING = moments("s1", "s0", "size s0 from 2\nsize s1 from 2\n")
 
 
@@ -84,6 +115,13 @@ def test_two_rows_share_the_memory_of_one() -> None:
 def test_rows_of_varying_length_are_split_if_their_sizes_are_even() -> None:
     assert shapes_of(VARYING, 65536, "s0", "s1")[0] == (8, 32, 16, 4)
     assert shapes_of(VARYING, 65536, "s0") == []
+
+
+@pytest.mark.parametrize("width", [16416, 17408, 18432])
+def test_the_first_piece_in_registers_is_full(width: int) -> None:
+    """Moments take the first points of lanes, and loads of weights there have no mask."""
+    found = shapes_of(moments_of_three_rows(width), width)
+    assert found == [(8, 9, 4, 4), (8, 9, 4, 2)]
 
 
 @pytest.mark.parametrize(
@@ -119,6 +157,8 @@ _STATIC = {
     "log_sum_exp": (emitter_shapes.log_sum_exp(3, 61, F16), split(8, 8, 4)),
     "moments": (moments("64"), split(8, 8, 4, 3)),
     "moments_with_a_part": (moments("61"), split(8, 8, 4)),
+    "several_sums": (several_sums(61), split(8, 8, 4)),
+    "moments_of_three_rows": (moments_of_three_rows(67), split(8, 9, 4, 1)),
 }
 # Four pieces of 8 elements are in registers, up to eight in shared memory.
 _LENGTHS = (33, 40, 41, 63, 64, 65, 95, 96)
