@@ -24,11 +24,13 @@ from kernelfarm.ir.algebra.expr import ONE
 class ReturnedArguments:
     """The arguments of a module, and those of which no output may be a view.
 
-    `kept` are written by the graph. An output that reads one of them is computed.
+    `kept` are written by the graph. An output that reads one of them is computed. `written` has
+    arguments with the values that are stored in them at the end.
     """
 
     arguments: Sequence[fx.Node]
     kept: Collection[fx.Node]
+    written: Sequence[tuple[fx.Node, fx.Node]] = ()
 
 
 def share_outputs(
@@ -49,6 +51,7 @@ def share_outputs(
     outputs: list[ModuleOutput] = []
     for item, base in zip(items, bases, strict=True):
         argument = _argument(item, makers, sizes, returned)
+        argument = argument or _written_argument(item, makers, sizes, returned)
         if argument is not None:
             outputs.append(argument)
             continue
@@ -81,6 +84,37 @@ def _argument(
         return None
     view = OutputView(sizes.read_all(value.shape), sizes.read_all(value.stride()), offset)
     return ModuleOutput(view=view, argument=position)
+
+
+def _written_argument(
+    item: Any, makers: StorageMakers, sizes: SizeReader, returned: ReturnedArguments
+) -> ModuleOutput | None:
+    """An output as a view of an argument that has its values by then; None if it is another one.
+
+    Only for arguments that are at an offset in their memory. If sizes vary, PyTorch makes a view of
+    the argument at the offset that the output has in its own memory, which would be another place.
+    """
+    maker = makers.maker_of(item) if isinstance(item, fx.Node) else None
+    if maker is None:
+        return None
+    for into, value in returned.written:
+        if item is value or makers.maker_of(value) is not maker or begins_its_storage(into):
+            continue
+        if is_alike(item, value) and _are_laid_out_alike(value, into, sizes):
+            found, stored = item.meta["val"], value.meta["val"]
+            offset = sizes.read(found.storage_offset()) - sizes.read(stored.storage_offset())
+            view = OutputView(sizes.read_all(found.shape), sizes.read_all(found.stride()), offset)
+            return ModuleOutput(view=view, argument=returned.arguments.index(into))
+    return None
+
+
+def _are_laid_out_alike(value: fx.Node, into: fx.Node, sizes: SizeReader) -> bool:
+    made, stored = (node.meta["val"] for node in (value, into))
+    return (
+        made.dtype == stored.dtype
+        and sizes.read_all(made.shape) == sizes.read_all(stored.shape)
+        and sizes.read_all(made.stride()) == sizes.read_all(stored.stride())
+    )
 
 
 def _base(item: Any, makers: StorageMakers, sizes: SizeReader) -> fx.Node | None:

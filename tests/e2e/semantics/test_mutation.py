@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import pytest
 import torch
 from torch import nn
 
@@ -278,6 +279,27 @@ def test_a_changed_input_that_is_returned_is_that_input_and_its_clone_is_not():
         return x, before, x.clone(), x + before
 
     assert_like_eager(function, lambda: (numbers(4, 6), numbers(4, 6, seed=1)))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("write", ["row", "slot"])
+def test_views_of_a_changed_input_at_an_offset_are_its_views(write, dynamic):
+    def function(cache):
+        if write == "row":
+            cache[0].mul_(-1)
+        else:
+            cache.flatten(0, 1)[1] = 5.0
+        return cache.flatten(0, 1), cache[1]
+
+    fast = compiled(function, dynamic=dynamic)
+    both = numbers(2, 4, 3, 2)
+    cache = both[1]
+    found = fast(cache)
+    assert_same(found, (cache.flatten(0, 1), cache[1]))
+    assert [view.data_ptr() for view in found] == [cache.data_ptr(), cache[1].data_ptr()]
+    expected = numbers(2, 4, 3, 2)
+    function(expected[1])
+    assert_same((both,), (expected,))
 
 
 def test_a_changed_input_serves_every_size():
