@@ -77,16 +77,12 @@ class OutputCollector:
         items = [item for number, item in enumerate(all_items) if number not in self._written]
         updated = {into for into, _ in (*stored, *self._copies)}
         kept = self._arguments if self._copies_arguments else updated
-        made = [pair for pair in (*stored, *self._copies) if isinstance(pair[1], fx.Node)]
+        written = [(i, v) for i, v in (*stored, *self._copies) if isinstance(v, fx.Node)]
         computed, shared = share_outputs(
             [item for item in items if not _is_copy(item)],
             self._makers,
             self._values.sizes,
-            ReturnedArguments(
-                self._arguments,
-                kept,
-                () if self._copies_arguments else made,
-            ),
+            ReturnedArguments(self._arguments, kept, () if self._copies_arguments else written),
         )
         args = [self._values.arg(item) for item in computed]
         types = [self._output_type(item) for item in computed]
