@@ -3,8 +3,8 @@
 The pieces are loaded first, so that all of a row is on its way at the same time. Each later loop
 makes what it needs from them again: an element of 16 bits takes half a register, what is computed
 from it takes a whole one. Between two pieces of the last loop are stores, which keep the loads of
-weights where they are. So registers hold the row, and little else. On some chips the first pieces
-of long rows are in shared memory (`split_rows.py`).
+weights where they are. So registers hold the row, and little else. On some chips, other pieces of
+long rows are in shared memory (`split_rows.py`).
 """
 
 from __future__ import annotations

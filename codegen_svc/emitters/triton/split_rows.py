@@ -59,7 +59,7 @@ def copy_lines(block: Block, held: tuple[int, ...]) -> list[str]:
         lines.append(
             f"{name}_shared = tl.allocate_shared_memory({_type(block, number)}, {shape}, SHARED)"
         )
-        pointers = statement_lines(in_registers(replace(block, r_mask="")), number)[0]
+        pointers = statement_lines(replace(block, r_mask=""), number)[0]
         pointers = pointers.removeprefix(f"{name} = tl.load(").removesuffix(")")
         inner.append(f"{name}_at = tl.set_auto_layout({pointers}, {ROW_LAYOUT})")
         mask = ", mask=rmask" if shared.r_mask else ""  # Others are zeros.
@@ -177,7 +177,8 @@ def _layout_lines(block: Block) -> list[str]:
         # and do not unroll loops over it.
         return [*lines, f"copied = {tiling.shared_pieces} + tl.program_id(2)"]
     held = tiling.pieces - tiling.shared_pieces
-    return [*lines, f"copied = (rnumel + RBLOCK - 1) // RBLOCK - {held}"]
+    count = f"(rnumel + RBLOCK - 1) // RBLOCK - {held}"
+    return [*lines, f"copied = ({count}).to(tl.int32)"]  # Gluon takes numbers of 32 bits alone.
 
 
 def _type(block: Block, number: int) -> str:
@@ -194,7 +195,7 @@ def _dtype(block: Block, number: int) -> DType:
 def _slot_lines(block: Block) -> list[str]:
     """Lines for the points of a piece in shared memory."""
     others = block.tiling.pieces - block.tiling.shared_pieces
-    piece = f"({others} + slot)" if is_varying(block) or block.r_mask else "slot"
+    piece = f"({others} + slot)" if is_varying(block) else "slot"
     return [
         "slot = slots + step",
         f"roffset = {piece} * RBLOCK",

@@ -99,10 +99,7 @@ def least_split_elems(tiling: Tiling) -> int:
 
 
 def split_registers(gpu: GpuFacts) -> int:
-    """The registers that a thread may take, so that all threads meant to share a chip's unit fit.
-
-    The unit is a multiprocessor.
-    """
+    """The registers that a thread may take, so that a multiprocessor has room for all threads."""
     return min(gpu.max_registers, (gpu.registers_per_multiprocessor or 0) // _THREADS)
 
 

@@ -6,6 +6,7 @@ import io
 import re
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,10 +15,16 @@ from elftools.elf.elffile import ELFFile
 
 from codegen_svc.backends.contract import Backend
 from codegen_svc.backends.cuda.backend import BACKEND as CUDA
+from codegen_svc.backends.cuda.backend import TOOLCHAIN
 from codegen_svc.backends.cuda.cubin_facts import read_cubin
 from codegen_svc.backends.cuda.wheel_tools import nvidia_tool
 from codegen_svc.backends.rocm.backend import BACKEND as ROCM
 from codegen_svc.backends.rocm.hsaco_facts import read_hsaco
+from codegen_svc.backends.triton_assumptions import plan_variants
+from codegen_svc.backends.triton_gpu import scalar_rules
+from codegen_svc.backends.triton_split_rows import split_forms
+from codegen_svc.backends.triton_toolchain import CompileTarget, compile_triton
+from codegen_svc.emitters.triton.source import emit_triton
 from codegen_svc.emitters.triton.tiling import gpu_tiling
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError, KernelRejectedError
@@ -261,6 +268,18 @@ def test_split_rows_of_varying_length_are_guarded_from_below() -> None:
             assert "cp.async.cg" in content_of(variant, "ptx").decode()
             assert not variant.launch.spills
     assert found == {32769: 65536, 65537: 131072}
+
+
+def test_split_rows_of_varying_length_compile_with_positions_of_64_bits() -> None:
+    kernel, target = emitter_shapes.dynamic_softmax(emitter_shapes.F16), target_facts("cuda:sm_90a")
+    plans = plan_variants(kernel, target.memory, TOOLCHAIN.uses_pointer_range)
+    (plan,) = (plan for plan in plans if plan.width_limit == 65536)
+    tiling = split_forms(kernel, target, replace(plan, index_bits=64))[0]
+    assert tiling.index_bits == 64
+    source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
+    options = {**TOOLCHAIN.options, "num_warps": tiling.num_warps}
+    compiled = compile_triton(source, CompileTarget("cuda", 90, 32), options, plan.assumptions)
+    assert "cp.async.cg" in str(compiled.stages["ptx"])
 
 
 def test_a_row_that_nothing_stores_leaves_registers_for_a_second_one() -> None:
