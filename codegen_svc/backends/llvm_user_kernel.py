@@ -39,7 +39,7 @@ def build_llvm_user_kernel(
     with stage("triton"):
         source = emit_user_module(kernel)
     gpu = target_facts(_FRONT_END).section(GpuFacts)
-    chip = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    chip = CompileTarget.of(gpu)
     front = compile_triton(source, chip, _OPTIONS, None, last_stage="ttir")
     code = llvm_toolchain.code_target(target)
     with stage("llir"):

@@ -10,6 +10,7 @@ from codegen_svc.backends.kernel_hints import hint_notes, hinted_options, hinted
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import VariantPlan, plan_variants
 from codegen_svc.backends.triton_called_math import called_library
+from codegen_svc.backends.triton_early_launch import PROGRAMMATIC_LAUNCH
 from codegen_svc.backends.triton_matrix_use import matrix_use
 from codegen_svc.backends.triton_split_rows import split_forms, with_least_width
 from codegen_svc.backends.triton_tensor_map import tensor_map
@@ -19,6 +20,7 @@ from codegen_svc.emitters.triton.product_tiling import product_tiling
 from codegen_svc.emitters.triton.scalar import ScalarRules
 from codegen_svc.emitters.triton.source import TritonSource, emit_triton
 from codegen_svc.emitters.triton.split_tiling import split_registers
+from codegen_svc.emitters.triton.streams import streamed_params
 from codegen_svc.emitters.triton.tiling import (
     Tiling,
     fills_multiprocessor,
@@ -158,6 +160,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_eviction_policies=target.gpu is not None,
         takes_assembly=target.gpu is not None and target.gpu.takes_ptx,
         turns_factors=facts.turns_factors,
+        streamed=streamed_params(kernel, target.memory),
     )
 
 
@@ -271,7 +274,7 @@ def _compile(
     with stage("triton"):
         source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
     gpu = target.section(GpuFacts)
-    where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    where = CompileTarget.of(gpu)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
     if tiling.blocks > 1:
         options["num_ctas"] = tiling.blocks
@@ -352,6 +355,7 @@ def _launch_facts(
         rblock_elems=tiling.rblock,
         arguments=(*buffers, *sizes, *map_words, "scratch", "scratch"),
         tensor_maps=maps,
+        programmatic_launch=PROGRAMMATIC_LAUNCH in attempt.compiled.facts,
     )
     extras = (
         ("form", _form(kernel, tiling)),

@@ -25,6 +25,7 @@ import codegen_svc.emitters.triton
 import codegen_svc.powers
 from codegen_svc.backends.contract import ToolStatus
 from codegen_svc.backends.stage_times import stage
+from codegen_svc.backends.triton_early_launch import PROGRAMMATIC_LAUNCH, early_launch_stage
 from codegen_svc.backends.triton_passes import AMD_SETTINGS, SHOW_PASSES, PassTexts, ttgir_stage
 from codegen_svc.backends.wheel_digest import wheel_digest
 from codegen_svc.emitters.triton.source import TritonSource
@@ -33,6 +34,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError, UnavailableError
 from kernelfarm.ir.artifact import StageText
 from kernelfarm.ir.triton.user_kernel import Value
+from kernelfarm.targets import GpuFacts
 
 _TRITON_VERSION = "3.9.0"
 _MESSAGE_CHARS = 600
@@ -48,13 +50,21 @@ _parse_lock = threading.Lock()
 class CompileTarget:
     """A chip as Triton names it: backend (`cuda`, `hip`), architecture, threads in a warp.
 
-    `shown` is its name in messages, if that is another one.
+    `shown` is its name in messages, if that is another one. `has_programmatic_launches`: kernels
+    wait themselves for the one ahead.
     """
 
     backend: str
     arch: int | str
     warp_size: int
     shown: str = ""
+    has_programmatic_launches: bool = False
+
+    @classmethod
+    def of(cls, gpu: GpuFacts) -> CompileTarget:
+        """The chip of a target's facts."""
+        launches = gpu.has_programmatic_launches
+        return cls(gpu.triton_backend, gpu.triton_arch, gpu.warp_size, "", launches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +129,7 @@ def compile_triton(
                 # Options are frozen, and AMD's backend ignores libraries that options name.
                 object.__setattr__(parsed, "extern_libs", files)
             changes = {name: options[name] for name in _CHANGES if name in options}
+            changes[PROGRAMMATIC_LAUNCH] = target.has_programmatic_launches
             return _run_stages(triton, backend, syntax, parsed, last_stage, changes)
     except (
         RuntimeError,
@@ -168,6 +179,8 @@ def _run_stages(
     if "ttgir" in passes and syntax.ext == "ttir":  # Gluon has passes of its own there
         settings = {name: value for name, value in changes.items() if name in AMD_SETTINGS}
         passes["ttgir"] = ttgir_stage(backend, parsed, settings, shown)
+    if changes[PROGRAMMATIC_LAUNCH]:
+        passes["ptx"] = early_launch_stage(passes["ptx"])
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)

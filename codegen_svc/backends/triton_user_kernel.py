@@ -8,6 +8,7 @@ from typing import Any
 
 from codegen_svc.backends.stage_times import stage
 from codegen_svc.backends.triton_assumptions import ALIGNMENT_BYTES, DIVISIBLE, Assumptions
+from codegen_svc.backends.triton_early_launch import PROGRAMMATIC_LAUNCH
 from codegen_svc.backends.triton_gpu import GpuToolchain, ResourceUsage
 from codegen_svc.backends.triton_hints import HintedKernel, apply_hints
 from codegen_svc.backends.triton_options import PINGPONG, given_options, pingpong_problem
@@ -164,7 +165,7 @@ def _built(
 ) -> BuiltKernel:
     source, options, notes = made
     gpu = target.section(GpuFacts)
-    where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    where = CompileTarget.of(gpu)
     compiled = compile_triton(source, where, options, variant.assumptions)
     usage = toolchain.usage_of(kernel.name, compiled)
     _check_fits(kernel, target, usage, compiled)
@@ -231,4 +232,5 @@ def _launch_facts(
             (SCRATCH_BYTES, str(scratch_bytes)),
             *toolchain.recorded(kernel.name, compiled),
         ),
+        programmatic_launch=PROGRAMMATIC_LAUNCH in facts,
     )

@@ -140,7 +140,8 @@ class LaunchFacts:
     """What a launch needs beyond the binary; zero or empty if it does not apply.
 
     `grid` is over the kernel's size symbols. `arguments` names the binary's arguments in order:
-    `buffer`, `size`, `scratch`, `threads`, and the words of the `tensor_maps`.
+    `buffer`, `size`, `scratch`, `threads`, and the words of the `tensor_maps`. If
+    `programmatic_launch`, the kernel waits itself for the end of the one ahead.
 
     Units: `spills` in bytes per thread, `registers` per thread, `shared_bytes` per block.
     """
@@ -158,6 +159,7 @@ class LaunchFacts:
     arguments: tuple[str, ...] = ()
     extras: tuple[tuple[str, str], ...] = ()
     tensor_maps: tuple[TensorMapFacts, ...] = ()
+    programmatic_launch: bool = False
 
 
 TENSOR_MAP, MAP_EXTENT, MAP_STRIDE = "tensor_map", "map_extent", "map_stride"

@@ -190,6 +190,8 @@ def _launch_facts(launch: LaunchFacts) -> Iterable[Fact]:
         ("local buffer, bytes", launch.local_bytes),
     )
     yield from (Fact(name, str(value)) for name, value in numbers if value)
+    if launch.programmatic_launch:
+        yield Fact("programmatic launch", "yes: its blocks may start before the kernel ahead ends")
     yield from (Fact(name, text) for name, text in launch.extras)
 
 

@@ -40,8 +40,9 @@ class GpuFacts:
     chips that have such a hint. A multiprocessor, of which the chip has `multiprocessors` (0: not
     stated), makes `multiply_adds_per_cycle` of 16-bit elements, and gets `cache_bytes_per_cycle`
     from the second-level cache. `has_tensor_maps`: it copies blocks of matrices to shared memory
-    by descriptors of the matrices. `takes_ptx`: its compiler takes instructions of PTX in Triton's
-    source. Products of matrices are computed by `matrix_instructions`.
+    by descriptors of the matrices. `has_programmatic_launches`: blocks can start before the kernel
+    ahead has ended, and wait for its end. `takes_ptx`: its compiler takes instructions of PTX in
+    Triton's source. Products of matrices are computed by `matrix_instructions`.
     """
 
     triton_backend: str
@@ -71,6 +72,7 @@ class GpuFacts:
     multiply_adds_per_cycle: int = 0
     cache_bytes_per_cycle: int = 64
     has_tensor_maps: bool = False
+    has_programmatic_launches: bool = False
 
     def multiplies(self, dtype: str) -> tuple[MatrixInstruction, ...]:
         """The chip's instructions for matrices with elements of a type."""

@@ -34,6 +34,8 @@ class MemoryFacts:
     does not use the whole bandwidth; None: reductions are never split. A launch takes as long as
     memory takes for `launch_bytes`. A reduction of up to `most_unrolled_elems` elements that are
     not adjacent in memory is written as pointwise operations on slices; None: none is.
+    A kernel that moves `streamed_bytes` or more leaves nothing in the cache for the next one, so
+    it may say what the cache keeps for its own speed; None: kernels do not.
     """
 
     sector_bytes: int = 32
@@ -49,6 +51,7 @@ class MemoryFacts:
     saturating_programs: int | None = None
     launch_bytes: int = 4194304
     most_unrolled_elems: int | None = None
+    streamed_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

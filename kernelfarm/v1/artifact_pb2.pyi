@@ -285,6 +285,7 @@ class LaunchFacts(_message.Message):
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     EXTRAS_FIELD_NUMBER: _builtins.int
     TENSOR_MAPS_FIELD_NUMBER: _builtins.int
+    PROGRAMMATIC_LAUNCH_FIELD_NUMBER: _builtins.int
     symbol: _builtins.str
     """Name of the symbol in the binary; never empty."""
     num_warps: _builtins.int
@@ -303,6 +304,11 @@ class LaunchFacts(_message.Message):
     """Elements of one block along the reduction domain; 0 if the kernel is not tiled like that."""
     local_bytes: _builtins.int
     """On-chip buffer that one program needs (Ascend's unified buffer), bytes; 0 for other vendors."""
+    programmatic_launch: _builtins.bool
+    """The kernel's first instruction waits until the kernels ahead of it in the stream have ended and
+    their writes are seen. So a launch may let its blocks start earlier (CUDA's programmatic
+    dependent launch); one that does not is right, too.
+    """
     @_builtins.property
     def grid(self) -> _containers.RepeatedCompositeFieldContainer[_graph_pb2.Expr]:
         """Extents of the grid as expressions over the kernel's size parameters: one to three for
@@ -345,10 +351,11 @@ class LaunchFacts(_message.Message):
         arguments: _abc.Iterable[_builtins.str] | None = ...,
         extras: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         tensor_maps: _abc.Iterable[Global___TensorMap] | None = ...,
+        programmatic_launch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "extras", b"extras", "grid", b"grid", "local_bytes", b"local_bytes", "num_warps", b"num_warps", "rblock_elems", b"rblock_elems", "registers", b"registers", "shared_bytes", b"shared_bytes", "spills", b"spills", "symbol", b"symbol", "tensor_maps", b"tensor_maps", "warp_size", b"warp_size", "xblock_elems", b"xblock_elems"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "extras", b"extras", "grid", b"grid", "local_bytes", b"local_bytes", "num_warps", b"num_warps", "programmatic_launch", b"programmatic_launch", "rblock_elems", b"rblock_elems", "registers", b"registers", "shared_bytes", b"shared_bytes", "spills", b"spills", "symbol", b"symbol", "tensor_maps", b"tensor_maps", "warp_size", b"warp_size", "xblock_elems", b"xblock_elems"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

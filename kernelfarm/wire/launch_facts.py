@@ -56,6 +56,7 @@ def launch_facts_to_proto(facts: LaunchFacts) -> pb.LaunchFacts:
         arguments=facts.arguments,
         extras=dict(facts.extras),
         tensor_maps=[_map_to_proto(made) for made in facts.tensor_maps],
+        programmatic_launch=facts.programmatic_launch,
     )
 
 
@@ -152,6 +153,7 @@ def launch_facts_from_proto(message: pb.LaunchFacts) -> LaunchFacts:
         arguments=tuple(message.arguments),
         extras=tuple(sorted(message.extras.items())),
         tensor_maps=maps,
+        programmatic_launch=message.programmatic_launch,
     )
 
 

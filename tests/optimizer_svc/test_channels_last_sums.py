@@ -48,7 +48,7 @@ def report(function: object, given: Tensor) -> str:
 
 def test_few_columns_are_split_in_slices_of_whole_rows() -> None:
     text = report(pooled, image(32, 32, 112, 112))
-    assert "in 112 slices: 16 programs would take" in text
+    assert "in 56 slices: 8 programs would take" in text
     # One kernel stores what the first one of the sum reads, too.
     assert "launches: 2 of 2 distinct kernels" in text
     assert text.count(": columns that cost as much as") == 2

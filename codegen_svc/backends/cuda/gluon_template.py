@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from codegen_svc.backends.triton_early_launch import PROGRAMMATIC_LAUNCH
 from codegen_svc.backends.triton_tensor_map import tensor_map
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.backends.triton_user_kernel import TemplateBuild, aligned_guard, aligned_pointers
@@ -101,7 +102,7 @@ def build_gluon(build: TemplateBuild, template: GluonTemplate) -> BuiltKernel:
     """
     kernel, gpu = build.kernel, build.target.section(GpuFacts)
     source = _source(kernel, template)
-    where = CompileTarget(gpu.triton_backend, gpu.triton_arch, gpu.warp_size)
+    where = CompileTarget.of(gpu)
     options = {**build.toolchain.options, "num_warps": _WARPS}
     compiled = compile_triton(source, where, options, aligned_pointers(kernel))
     usage = build.toolchain.usage_of(kernel.name, compiled)
@@ -124,6 +125,7 @@ def build_gluon(build: TemplateBuild, template: GluonTemplate) -> BuiltKernel:
         spills=usage.spills,
         arguments=(*words, "scratch", "scratch"),
         tensor_maps=maps,
+        programmatic_launch=PROGRAMMATIC_LAUNCH in compiled.facts,
         extras=(("form", "template"), *template.extras),
     )
     spilled = f"{usage.spills} bytes of registers per thread are spilled"

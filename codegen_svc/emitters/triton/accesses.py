@@ -32,7 +32,7 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
     other = _other_text(block, load, param.dtype)
     if masks:
         arguments += f", mask={masks}, other={other or _zero(param.dtype)}"
-    arguments += _policy_text(eviction)
+    arguments += _policy_text(_own_policy(block, load, eviction))
     loaded = f"tl.load({arguments})"
     if param.dtype is DType.BOOL:
         loaded += " != 0"
@@ -41,6 +41,17 @@ def load_lines(block: Block, number: int, load: Load, eviction: str = "") -> lis
         mask = block.names[_required(load.mask)]
         lines.append(f"{name} = tl.where({mask}, {name}, {block.names[load.other]})")
     return lines
+
+
+def _own_policy(block: Block, load: Load, eviction: str) -> str:
+    """The policy of a load; what a streamed parameter holds is kept longer than what is written."""
+    takes_policy = _is_streamed(block, load.param) and eviction in ("", STREAMED)
+    return "evict_last" if takes_policy else eviction
+
+
+def _is_streamed(block: Block, param: str) -> bool:
+    """Rows that are copied to shared memory have other instructions."""
+    return param in block.rules.streamed and not block.tiling.shared_pieces
 
 
 def _policy_text(eviction: str) -> str:
@@ -76,7 +87,8 @@ def store_line(block: Block, number: int, store: Store) -> str:
     # A store that does not differ between outer points: the kernel has only one outer point.
     mask = _point_mask(block, number) if number in block.across_x else _column_mask(block, number)
     mask = f", mask={mask}" if mask else ""
-    return f"tl.store({_pointers(block, number, store)}, {value}{mask})"
+    policy = _policy_text("evict_first" if _is_streamed(block, store.param) else "")
+    return f"tl.store({_pointers(block, number, store)}, {value}{mask}{policy})"
 
 
 def indirect_lines(block: Block, number: int, statement: Indirect) -> list[str]:

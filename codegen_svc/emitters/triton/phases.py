@@ -8,6 +8,7 @@ from kernelfarm.ir.loop_ir import (
     Access,
     Indirect,
     Kernel,
+    Load,
     Reduce,
     Store,
     index_of,
@@ -37,12 +38,19 @@ def plan_phases(kernel: Kernel) -> tuple[Phase, ...]:
     reduces = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce)]
     stores = [n for n, s in enumerate(kernel.body) if isinstance(s, Store)]
     count = 1 + max((levels[n] for n in range(len(kernel.body))), default=0)
+    own_of = [[n for n in reduces if levels[n] == level + 1] for level in range(count)]
+    written_at = {n: levels[n] for n in stores if n in varying}
+    read_at = [
+        _closure([*own, *(n for n, at in written_at.items() if at == level)], uses, varying)
+        for level, own in enumerate(own_of)
+    ]
+    written_at = {
+        n: at if _is_read_before(kernel, n, read_at[at + 1 :]) else count - 1
+        for n, at in written_at.items()
+    }
     phases = []
-    for level in range(count):
-        own = [n for n in reduces if levels[n] == level + 1]
-        written = [
-            n for n in stores if n in varying and _store_level(kernel, n, levels, count) == level
-        ]
+    for level, own in enumerate(own_of):
+        written = [n for n, at in written_at.items() if at == level]
         within = _closure([*own, *written], uses, varying)
         before = [
             n
@@ -58,12 +66,24 @@ def _is_outside(kernel: Kernel, number: int, varying: frozenset[int]) -> bool:
     return number not in varying and not isinstance(kernel.body[number], Reduce | Store)
 
 
-def _store_level(kernel: Kernel, number: int, levels: list[int], count: int) -> int:
-    """The loop of a store; a buffer that is also read is written in the last loop."""
+def _is_read_before(kernel: Kernel, number: int, later: list[list[int]]) -> bool:
+    """True if no loop behind that of a store reads what it writes.
+
+    Its own loop reads each element right before it is written. A buffer that is read elsewhere, or
+    written twice, is written in the last loop.
+    """
     store = kernel.body[number]
-    if isinstance(store, Store) and kernel.param(store.param).access is Access.READ_WRITE:
-        return count - 1
-    return levels[number]
+    assert isinstance(store, Store)
+    if kernel.param(store.param).access is not Access.READ_WRITE:
+        return True
+    others = [
+        (n, s)
+        for n, s in enumerate(kernel.body)
+        if isinstance(s, Load | Store) and s.param == store.param and n != number
+    ]
+    is_in_place = all(isinstance(s, Load) and s.index == store.index for _, s in others)
+    again = {n for within in later for n in within}
+    return is_in_place and again.isdisjoint(n for n, _ in others)
 
 
 def _all_uses(kernel: Kernel) -> list[tuple[int, ...]]:

@@ -20,10 +20,10 @@ from kernelfarm.ir.loop_ir import (
     varying_values,
 )
 
-# On an H100, programs of 256 points take twice as long as flat ones.
-_BLOCKS = (1024, 512)
-_MOST_IDLE = 1.05
-"""Lanes beyond the end of a row wait, as a part of its points."""
+# The most lanes that rows may take, as a multiple of their points. On an H100, programs of 256
+# points take twice as long as flat ones; on an H200, rows of 12,544 reach 102% of a copy by 2,048.
+_MOST_IDLE = {2048: 1.15, 1024: 1.05, 512: 1.05}
+_LEAST_WIDTH = 1024
 # A scale of each row is no reason; the gradient of a class loss and a batch norm are, on an H100.
 _MIN_LOADS = 2
 _MIN_SHARED = 6
@@ -31,7 +31,7 @@ _ACCESS_BYTES = 16
 
 
 def block_within_rows(kernel: Kernel) -> int | None:
-    """The points of a row that one program computes; None if programs may as well cross rows.
+    """The points of a row in one program's block; None if programs may as well cross rows.
 
     Rows are static, and each is aligned as memory is accessed: otherwise only a program of
     consecutive points can access 16 bytes at a time.
@@ -39,10 +39,10 @@ def block_within_rows(kernel: Kernel) -> int | None:
     if len(kernel.outer) < 2 or kernel.reduction or not kernel.outer[-1].extent.is_constant:
         return None
     width = kernel.outer[-1].extent.as_int()
-    if width < _BLOCKS[0] or not _shares_work(kernel) or not _has_aligned_rows(kernel):
+    if width < _LEAST_WIDTH or not _shares_work(kernel) or not _has_aligned_rows(kernel):
         return None
-    padded = {block: ceil(width / block) * block for block in _BLOCKS}
-    return next((block for block in _BLOCKS if padded[block] <= _MOST_IDLE * width), None)
+    fitting = (b for b, idle in _MOST_IDLE.items() if ceil(width / b) * b <= idle * width)
+    return next(fitting, None)
 
 
 def as_rows(kernel: Kernel) -> Kernel:

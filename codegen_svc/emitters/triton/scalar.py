@@ -187,7 +187,7 @@ class ScalarRules:
     functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
     state for how long a cache should keep what they read. `takes_assembly`: its compiler takes
     inline PTX. `turns_factors`: a product's factors are loaded as they lie in memory, and then
-    transposed.
+    transposed. `streamed` are the parameters that do not stay in a cache anyway.
     """
 
     target: str
@@ -200,6 +200,7 @@ class ScalarRules:
     takes_eviction_policies: bool = False
     takes_assembly: bool = False
     turns_factors: bool = False
+    streamed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,7 +140,7 @@ class _CudaKernel:
         function = ctypes.c_void_p.from_param(self._function.value)
 
         def bound(table: int, stream: int) -> LaunchCall:
-            config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
+            config = _launch_config(extents, facts, stream)
             pointers, maps = arguments.of_table(table)
             # Objects that ctypes need not convert at a launch; `byref` holds a reference. A launch
             # is one call of the driver, without a frame of Python if no map follows an address.
@@ -179,6 +179,34 @@ class _LaunchConfig(ctypes.Structure):
         ("attributes", ctypes.c_void_p),
         ("attribute_count", ctypes.c_uint),
     )
+
+
+class _LaunchAttribute(ctypes.Structure):
+    """CUDA Driver API, CUlaunchAttribute: its kind, and 64 bytes of which a flag takes four."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint),
+        ("padding", ctypes.c_uint),
+        ("flag", ctypes.c_int),
+        ("rest", ctypes.c_byte * 60),
+    )
+
+
+# CUDA Driver API: CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION.
+_MAY_START_EARLY = _LaunchAttribute(6, 0, 1)
+
+
+def _launch_config(
+    extents: tuple[tuple[int, ...], tuple[int, ...]], facts: LaunchFacts, stream: int
+) -> _LaunchConfig:
+    """The configuration of a launch with this grid and block.
+
+    A kernel that waits itself for the one ahead may start before that has ended.
+    """
+    config = _LaunchConfig(*extents[0], *extents[1], facts.shared_bytes, stream)
+    if facts.programmatic_launch:
+        config.attributes, config.attribute_count = ctypes.addressof(_MAY_START_EARLY), 1
+    return config
 
 
 class _Arguments:

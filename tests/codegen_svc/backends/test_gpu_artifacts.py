@@ -39,6 +39,12 @@ CUDA_TARGETS = [name for name, facts in all_targets().items() if facts.vendor ==
 ROCM_TARGETS = [name for name, facts in all_targets().items() if facts.vendor == "rocm"]
 BACKENDS: dict[str, Backend] = {"cuda": CUDA, "rocm": ROCM}
 
+# An instruction of a listing, behind its address and perhaps a predicate; and those of memory.
+INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)")
+MEMORY_INSTRUCTIONS = frozenset(
+    ("LDG", "STG", "LD", "ST", "LDGSTS", "ATOMG", "RED", "REDG", "UBLKCP", "UTMALDG", "UTMASTG")
+)
+
 CUDA_STAGES = ["kernel", "triton", "ttir", "ttgir", "llir", "ptx", "cubin"]
 ROCM_STAGES = ["kernel", "triton", "ttir", "ttgir", "llir", "amdgcn", "hsaco"]
 
@@ -89,6 +95,27 @@ def check_cubins(target: str, kernel: str, folder: Path) -> None:
 def test_cubins_are_read_by_nvidias_tools(target: str, tmp_path: Path) -> None:
     check_cubins(target, "layer_norm_silu", tmp_path)
     check_limits(target, "layer_norm_silu")
+
+
+@pytest.mark.parametrize("target", CUDA_TARGETS)
+@pytest.mark.parametrize("kernel", ["softmax", "long_softmax", "column_mean"])
+def test_a_kernel_touches_no_memory_before_the_one_ahead_has_ended(
+    target: str, kernel: str, tmp_path: Path
+) -> None:
+    has_launches = target_facts(target).section(GpuFacts).has_programmatic_launches
+    for number, (built, cubin) in enumerate(binaries(target, kernel)):
+        assert built.launch.programmatic_launch == has_launches
+        path = tmp_path / f"{number}.cubin"
+        path.write_bytes(cubin)
+        found = INSTRUCTION.findall(output_of(str(nvidia_tool("nvdisasm")), "-c", str(path)))
+        accesses = [n for n, name in enumerate(found) if name.split(".")[0] in MEMORY_INSTRUCTIONS]
+        assert accesses
+        if not has_launches:
+            assert not {"ACQBULK", "PREEXIT"} & {*found}
+            continue
+        assert found.count("ACQBULK") == found.count("PREEXIT") == 1
+        assert found.index("ACQBULK") < found.index("PREEXIT")
+        assert found.index("ACQBULK") < accesses[0]
 
 
 @pytest.mark.parametrize("target", ROCM_TARGETS)
@@ -301,8 +328,10 @@ def test_rows_that_would_fill_a_multiprocessor_alone_are_held_in_pieces() -> Non
     normal = CUDA.build(emitter_shapes.layer_norm_silu(emitter_shapes.F16, 512, 16384), target)[0]
     assert dict(normal.launch.extras)["form"] == "held"
     softmax = CUDA.build(emitter_shapes.softmax(512, 16384, emitter_shapes.F16), target)[0]
-    assert dict(softmax.launch.extras)["form"] == "persistent"
-    for launch in (normal.launch, softmax.launch):
+    assert dict(softmax.launch.extras)["form"] == "held"
+    whole = CUDA.build(emitter_shapes.softmax(512, 8192, emitter_shapes.F16), target)[0]
+    assert dict(whole.launch.extras)["form"] == "persistent"
+    for launch in (normal.launch, softmax.launch, whole.launch):
         assert 2 * launch.registers * launch.num_warps * launch.warp_size <= 65536
 
 

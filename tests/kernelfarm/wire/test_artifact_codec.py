@@ -55,6 +55,7 @@ BUILT = BuiltKernel(
         arguments=("buffer", "size", *(word for made in MAPS for word in made.arguments())),
         extras=(("a", "1"), ("b", "2")),
         tensor_maps=MAPS,
+        programmatic_launch=True,
     ),
     guard=tuple(
         GuardAtom(subject, name, op, 16)

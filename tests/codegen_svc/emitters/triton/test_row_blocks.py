@@ -51,14 +51,26 @@ for d1 in {classes}
 
 
 @pytest.mark.parametrize(
-    ("classes", "block"), [(50304, 1024), (128256, 1024), (1536, 512), (12544, 512)]
+    ("rows", "classes", "block"),
+    [
+        (64, 50304, (1, 2048)),
+        (64, 128256, (1, 2048)),
+        (64, 12544, (1, 2048)),
+        (64, 3072, (1, 1024)),
+        (1024, 3072, (2, 1024)),
+        (1024, 1024, (2, 1024)),
+        (1024, 1536, (4, 512)),
+        (64, 1536, (2, 512)),
+    ],
 )
-def test_a_block_leaves_few_lanes_behind_the_end_of_a_row_idle(classes: int, block: int) -> None:
-    kernel = loss_gradient(64, classes)
+def test_a_block_leaves_few_lanes_behind_the_end_of_a_row_idle(
+    rows: int, classes: int, block: tuple[int, int]
+) -> None:
+    kernel = loss_gradient(rows, classes)
     tiling = gpu_tiling(kernel, TARGET, 32)
     assert tiling is not None
-    assert (tiling.is_tile, tiling.xblock, tiling.rblock) == (True, 1, block)
-    assert program_count(kernel, tiling).as_int() == 64 * -(-classes // block)
+    assert (tiling.is_tile, tiling.xblock, tiling.rblock) == (True, *block)
+    assert program_count(kernel, tiling).as_int() == rows // block[0] * -(-classes // block[1])
 
 
 def test_rows_that_are_short_or_not_aligned_or_leave_lanes_idle_are_crossed() -> None:
@@ -66,7 +78,7 @@ def test_rows_that_are_short_or_not_aligned_or_leave_lanes_idle_are_crossed() ->
     assert block_within_rows(loss_gradient(64, 1000)) is None
     assert block_within_rows(loss_gradient(64, 50257)) is None
     assert block_within_rows(loss_gradient(64, 2048, pitch=2052)) is None
-    assert block_within_rows(loss_gradient(64, 2048, pitch=2052, dtype="f32")) == 1024
+    assert block_within_rows(loss_gradient(64, 2048, pitch=2052, dtype="f32")) == 2048
 
 
 SCALED = """\

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from kernelfarm.client.loaders.cuda import _Arguments, _following, best_target
+from kernelfarm.client.loaders.cuda import (
+    _Arguments,
+    _following,
+    _launch_config,
+    _LaunchAttribute,
+    best_target,
+)
 from kernelfarm.client.loaders.tensor_maps import BufferMap, MapEncoder
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import MalformedMessageError
@@ -28,6 +34,20 @@ from kernelfarm.ir.artifact import LaunchFacts, TensorMapFacts
 def test_gpus_get_the_newest_target_that_they_run(capability, target):
     targets = ["cuda:sm_80", "cuda:sm_89", "cuda:sm_90a", "cuda:sm_100a", "cuda:sm_120a"]
     assert best_target(*capability, targets) == target
+
+
+def test_only_a_kernel_that_waits_itself_may_start_before_the_one_ahead_has_ended() -> None:
+    extents = ((5, 1, 1), (128, 1, 1))
+    plain = _launch_config(extents, LaunchFacts("f", shared_bytes=64), 7)
+    assert (plain.grid_x, plain.block_x, plain.shared_bytes, plain.stream) == (5, 128, 64, 7)
+    assert (plain.attributes, plain.attribute_count) == (None, 0)
+    early = _launch_config(extents, LaunchFacts("f", programmatic_launch=True), 7)
+    assert early.attribute_count == 1
+    stated = _LaunchAttribute.from_address(early.attributes)
+    # cuda.h: CUlaunchAttribute is 72 bytes, of which 64 from the eighth on are the value.
+    assert ctypes.sizeof(_LaunchAttribute) == 72
+    assert _LaunchAttribute.flag.offset == 8
+    assert (stated.kind, stated.flag, bytes(stated.rest)) == (6, 1, bytes(60))
 
 
 MAP = TensorMapFacts(1, DType.BF16, (512, 64), (256,), (128, 32), 64)

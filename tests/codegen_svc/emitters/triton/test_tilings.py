@@ -1,0 +1,121 @@
+"""Blocks of rows, of columns and of points: large enough for a chip that starts few of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from codegen_svc.backends.triton_gpu import scalar_rules
+from codegen_svc.emitters.triton.source import emit_triton
+from codegen_svc.emitters.triton.tiling import Tiling, gpu_tiling, program_count
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel
+from kernelfarm.targets import target_facts
+
+TARGET = target_facts("cuda:sm_90a")
+
+
+def tiling_of(kernel: Kernel) -> Tiling:
+    found = gpu_tiling(kernel, TARGET, 32)
+    assert found is not None
+    return found
+
+
+def relu(points: int) -> Kernel:
+    return parse_kernel(f"""\
+kernel relu
+param in in0: bf16[{points}]
+param out out0: bf16[{points}]
+for d0 in {points}
+  %0: bf16 = load in0[d0]
+  %1: bf16 = 0.0
+  %2: bf16 = maximum %0, %1
+  store out0[d0] = %2
+""")
+
+
+def row_sums(rows: int, width: int) -> Kernel:
+    return parse_kernel(f"""\
+kernel row_sums
+param in in0: f32[{rows * width}]
+param out out0: f32[{rows}]
+for d0 in {rows}
+reduce r0 in {width}
+  %0: f32 = load in0[{width}*d0 + r0]
+  %1: f32 = sum %0
+  store out0[d0] = %1
+""")
+
+
+def column_sums(rows: int, columns: int, operands: int = 1) -> Kernel:
+    """The sums of the columns of each operand."""
+    size = rows * columns
+    params = [f"param in in{n}: bf16[{size}]" for n in range(operands)]
+    outs = [f"param out out{n}: f32[{columns}]" for n in range(operands)]
+    body = [f"  %{n}: bf16 = load in{n}[{columns}*r0 + d0]" for n in range(operands)]
+    for n in range(operands):
+        at = operands + 2 * n
+        body += [f"  %{at}: f32 = convert %{n}", f"  %{at + 1}: f32 = sum %{at}"]
+    body += [f"  store out{n}[d0] = %{operands + 2 * n + 1}" for n in range(operands)]
+    loops = [f"for d0 in {columns}", f"reduce r0 in {rows}"]
+    return parse_kernel("\n".join(["kernel sums", *params, *outs, *loops, *body, ""]))
+
+
+@pytest.mark.parametrize(
+    ("points", "block", "warps"),
+    [(1 << 24, 2048, 8), (1 << 20, 2048, 8), ((1 << 20) - 1, 1024, 4), (300, 512, 2), (8, 32, 1)],
+)
+def test_few_points_are_divided_among_more_programs(points: int, block: int, warps: int) -> None:
+    tiling = tiling_of(relu(points))
+    assert (tiling.xblock, tiling.rblock, tiling.num_warps) == (block, 0, warps)
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "block"),
+    [
+        (1 << 16, 256, (8, 256)),
+        (1 << 16, 768, (2, 1024)),
+        (1 << 16, 1024, (2, 1024)),
+        (1 << 16, 4096, (1, 4096)),
+        (128, 256, (1, 256)),  # as many programs as a chip has multiprocessors
+        (512, 256, (4, 256)),
+    ],
+)
+def test_short_rows_share_a_block(rows: int, width: int, block: tuple[int, int]) -> None:
+    tiling = tiling_of(row_sums(rows, width))
+    assert tiling.is_persistent
+    assert (tiling.xblock, tiling.rblock) == block
+
+
+@pytest.mark.parametrize(
+    ("operands", "block"), [(1, (128, 64)), (2, (64, 64)), (3, (64, 32)), (9, (64, 32))]
+)
+def test_columns_of_many_operands_have_smaller_blocks(
+    operands: int, block: tuple[int, int]
+) -> None:
+    tiling = tiling_of(column_sums(8192, 16384, operands))
+    assert not tiling.is_persistent
+    assert (tiling.xblock, tiling.rblock, tiling.num_warps) == (*block, 8)
+
+
+def test_a_few_partial_sums_are_added_by_many_threads() -> None:
+    kernel = column_sums(16, 3072)
+    tiling = tiling_of(kernel)
+    assert tiling.is_persistent
+    threads = program_count(kernel, tiling).as_int() * tiling.num_warps * 32
+    assert threads == 3072 * 16 // 2
+    assert tiling_of(column_sums(8, 1 << 19)).num_warps == 128 * 8 // 8 // 32
+
+
+@pytest.mark.parametrize(("points", "is_streamed"), [(1 << 26, True), (1 << 25, False)])
+def test_the_cache_keeps_what_is_read_if_a_kernel_moves_several_times_what_it_holds(
+    points: int, is_streamed: bool
+) -> None:
+    kernel = relu(points)
+    text = emit_triton(kernel, tiling_of(kernel), scalar_rules(TARGET, kernel)).text
+    assert ('eviction_policy="evict_last")' in text) == is_streamed
+    assert ('eviction_policy="evict_first")' in text) == is_streamed
+    older = target_facts("cuda:sm_80")
+    assert (
+        "eviction_policy"
+        not in emit_triton(kernel, tiling_of(kernel), scalar_rules(older, kernel)).text
+    )
