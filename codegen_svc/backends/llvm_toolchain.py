@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from codegen_svc.backends.stage_times import stage
+from codegen_svc.emitters.llvm.dots import dots_of
 from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
@@ -81,8 +82,7 @@ def code_target(target: TargetFacts) -> CodeTarget:
         vector_bits,
         target.memory,
         scales_by_powers=llvm.scales_by_powers,
-        has_bf16_dots=llvm.has_bf16_dots,
-        has_byte_dots=llvm.has_byte_dots,
+        dots=dots_of(llvm),
     )
 
 

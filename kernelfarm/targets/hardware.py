@@ -136,17 +136,18 @@ class TritonFacts:
 class LlvmFacts:
     """A processor as LLVM names it.
 
-    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two,
-    `has_bf16_dots` that one adds the products of two pairs of bf16 to each f32 of a vector,
-    `has_byte_dots` that one adds the products of four bytes, unsigned by signed ones, to each i32.
+    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two.
+    `bf16_dots` names the instruction that adds the products of two pairs of bf16 to each f32 of a
+    vector, `byte_dots` the one that adds the products of four bytes to each i32; None: there is
+    none. `codegen_svc/emitters/llvm/dots.py` lists the names.
     """
 
     triple: str
     cpu: str
     features: str
     scales_by_powers: bool = False
-    has_bf16_dots: bool = False
-    has_byte_dots: bool = False
+    bf16_dots: str | None = None
+    byte_dots: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

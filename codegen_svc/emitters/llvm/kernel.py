@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from codegen_svc.emitters.llvm.dots import NO_DOTS, Dots
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
 from codegen_svc.emitters.llvm.interleaved import with_interleaved_points
 from codegen_svc.emitters.llvm.lanes import LaneWriter
@@ -74,8 +75,7 @@ class CodeTarget:
     vector_bits: int
     memory: MemoryFacts
     scales_by_powers: bool
-    has_bf16_dots: bool = False
-    has_byte_dots: bool = False
+    dots: Dots = NO_DOTS
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -107,10 +107,10 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
 
 def _form(kernel: Kernel, target: CodeTarget) -> _Form | None:
     """The form of a kernel's sums that vectors compute; None: loops over its axes do."""
-    bits, has_dots = target.vector_bits, target.has_bf16_dots
+    bits, dots = target.vector_bits, target.dots
     return (
-        tiled_product(kernel, bits, has_bf16_dots=has_dots, has_byte_dots=target.has_byte_dots)
-        or vector_sums(kernel, bits, has_bf16_dots=has_dots)
+        tiled_product(kernel, bits, dots)
+        or vector_sums(kernel, bits, dots)
         or tiled_windows(kernel, bits)
     )
 
@@ -122,7 +122,9 @@ def _rounds_results(form: _Form | None, target: CodeTarget) -> bool:
             return form.is_paired
         case TiledWindows(windows=windows):
             factors = [factor for each in windows.sums for factor in (each.image, each.weight)]
-            return target.has_bf16_dots and all(each.dtype is DType.BF16 for each in factors)
+            return target.dots.pairs is not None and all(
+                each.dtype is DType.BF16 for each in factors
+            )
     return False
 
 

@@ -217,8 +217,8 @@ def test_the_kernel_of_a_layer_is_a_product_of_bytes() -> None:
 
 
 def test_the_target_has_the_instruction_and_asks_processors_for_it() -> None:
-    assert BYTES.section(LlvmFacts).has_byte_dots
-    assert not WIDE.section(LlvmFacts).has_byte_dots
+    assert BYTES.section(LlvmFacts).byte_dots == "vpdpbusd"
+    assert WIDE.section(LlvmFacts).byte_dots is None
     assert BYTES.processor is not None
     assert "avx512_vnni" in BYTES.processor.flags
     assert "+avx512vnni" in BYTES.section(LlvmFacts).features
