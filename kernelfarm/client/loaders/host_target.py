@@ -87,23 +87,32 @@ class Processor:
 @lru_cache(maxsize=1)
 def this_processor() -> Processor:
     """This machine's processor."""
-    return Processor(platform.machine(), host_flags(), _listed("vendor_id"))
+    return read_processor(platform.machine(), _cpuinfo())
 
 
-@lru_cache(maxsize=1)
+def read_processor(name: str, cpuinfo: str) -> Processor:
+    """The processor that the system calls `name`, from the text of its /proc/cpuinfo."""
+    flags = _listed(cpuinfo, "flags", "Features").split()
+    return Processor(name, frozenset(flags), _listed(cpuinfo, "vendor_id"))
+
+
 def host_flags() -> frozenset[str]:
     """Features of this processor as /proc/cpuinfo names them."""
-    return frozenset(_listed("flags", "Features").split())
+    return this_processor().flags
 
 
 def processor_name() -> str:
     """The name of this machine's processor, as its maker states it; empty if it is not listed."""
-    return _listed("model name", "Processor", "CPU part")
+    return _listed(_cpuinfo(), "model name", "Processor", "CPU part")
 
 
-def _listed(*keys: str) -> str:
-    """The first value that /proc/cpuinfo lists for one of the keys; empty if it lists none."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+def _cpuinfo() -> str:
+    return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+def _listed(cpuinfo: str, *keys: str) -> str:
+    """The first value that a text lists for one of the keys; empty if it lists none."""
+    for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys:
             return value.strip()

@@ -1,0 +1,205 @@
+"""Kernels for Arm processors: their numbers under QEMU, and their instructions."""
+
+from __future__ import annotations
+
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from codegen_svc.emitters.llvm.dots import dots_of
+from kernelfarm.dtypes import DType
+from kernelfarm.errors import InternalError
+from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.targets import LlvmFacts
+from tests.support.arm_emulator import needs_arm, run_on_arm
+from tests.support.byte_products import byte_factors, bytes_product, exact_product
+from tests.support.compiled_kernels import built, pointwise, stage_text
+from tests.support.loop_kernels.optimizer_shapes import (
+    layer_norm_silu,
+    reduce_first,
+    reduce_last,
+    softmax,
+)
+from tests.support.product_kernels import linear, mixed
+
+F, BF16 = DType.F32, np.dtype(ml_dtypes.bfloat16)
+PLAIN, DOTS = "cpu:aarch64", "cpu:aarch64-bf16"
+TARGETS = (PLAIN, DOTS)
+ODD_ULP = 2.0**-23
+"""The largest error of a sum that is rounded to odd, as a share of it."""
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def product(kernel: Kernel, x: np.ndarray, w: np.ndarray, target: str) -> np.ndarray:
+    """x @ w.T by a kernel with several threads, in float32."""
+    rows, columns = len(x), len(w)
+    out = np.full(rows * columns, 7, np.float32)
+    given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+    assert run_on_arm(kernel, given, {"s0": rows}, target=target, threads=3) == 0
+    return out.reshape(rows, columns).astype(np.float64)
+
+
+def bf16_factors(rows: int, columns: int, summed: int) -> tuple[np.ndarray, np.ndarray]:
+    return floats(rows, summed).astype(BF16), floats(columns, summed, seed=1).astype(BF16)
+
+
+def exact(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) @ w.astype(np.float64).T
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (49, 67, 513),  # tiles with rows, columns and a term past their end
+        (1, 64, 256),
+        (9, 70, 640),
+    ],
+)
+def test_products_of_bf16_are_within_the_rounding_of_their_sums(
+    sizes: tuple[int, int, int], target: str
+) -> None:
+    rows, columns, summed = sizes
+    x, w = bf16_factors(*sizes)
+    kernel = mixed("s0" if rows > 1 else 1, columns, summed, "bf16", "bf16", has_columns=False)
+    found = product(kernel, x, w, target)
+    # A lane adds a pair by two roundings, so a sum has about as many as terms.
+    magnitude = exact(np.abs(x), np.abs(w))
+    assert (np.abs(found - exact(x, w)) <= (summed + 8) * ODD_ULP * magnitude).all()
+    np.testing.assert_allclose(found, exact(x, w), rtol=1e-5, atol=1e-4)
+
+
+@needs_arm()
+def test_roundings_of_pairs_to_odd_have_no_direction() -> None:
+    """Sums of positive terms that were cut off would all be too small."""
+    x, w = (np.abs(factor) for factor in bf16_factors(16, 64, 2048))
+    kernel = mixed("s0", 64, 2048, "bf16", "bf16", has_columns=False)
+    errors = (product(kernel, x, w, DOTS) - exact(x, w)) / exact(x, w)
+    assert np.abs(errors).max() < 32 * ODD_ULP
+    assert abs(errors.mean()) < errors.std()
+    assert 0.1 < (errors > 0).mean() < 0.9
+
+
+@needs_arm()
+def test_pairs_take_subnormal_elements_as_0() -> None:
+    x, w = np.full((2, 8), 2.0**-130, BF16), np.ones((64, 8), BF16)
+    kernel = mixed("s0", 64, 8, "bf16", "bf16", has_columns=False)
+    assert set(product(kernel, x, w, DOTS).flat) == {0.0}
+    assert set(product(kernel, x, w, PLAIN).flat) == {8 * 2.0**-130}
+
+
+@needs_arm()
+def test_results_of_pairs_are_rounded_to_nearest_even() -> None:
+    x, w = bf16_factors(24, 64, 66)
+    out = np.zeros(24 * 64, BF16)
+    given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+    assert run_on_arm(linear(24, 64, 66), given, target=DOTS) == 0
+    errors = np.abs(out.reshape(24, 64).astype(np.float64) - exact(x, w))
+    of_sums = 66 * ODD_ULP * exact(np.abs(x), np.abs(w))
+    assert (errors <= 2.0**-8 * np.abs(exact(x, w)) + of_sums).all()
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("sizes", [(50, 67, 131), (1, 70, 640), (6, 70, 640)])
+def test_products_of_bytes_are_exact_on_arm(sizes: tuple[int, int, int], target: str) -> None:
+    rows, columns, _ = sizes
+    x, w = byte_factors(*sizes)
+    x[:, 0] = w[:, 0] = -128
+    out = np.full(rows * columns, 7, np.int32)
+    given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
+    assert run_on_arm(bytes_product(*sizes), given, target=target, threads=3) == 0
+    np.testing.assert_array_equal(out.reshape(rows, columns), exact_product(x, w))
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+def test_softmax_of_rows_that_fill_no_vectors(target: str) -> None:
+    x, out = floats(30, 709), np.zeros(30 * 709, np.float32)
+    given = {"in0": x.reshape(-1), "out0": out}
+    assert run_on_arm(softmax(30, 709), given, target=target, threads=2) == 0
+    raised = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+    expected = raised / raised.sum(1, keepdims=True)
+    np.testing.assert_allclose(out.reshape(x.shape), expected, rtol=2e-6)
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+def test_layer_norm_and_what_follows_it(target: str) -> None:
+    x, weight, bias = floats(33, 261), floats(261, seed=1), floats(261, seed=2)
+    out = np.zeros(x.size, np.float32)
+    given = {"in0": x.reshape(-1), "in1": weight, "in2": bias, "out0": out}
+    assert run_on_arm(layer_norm_silu(33, 261), given, target=target) == 0
+    wide = x.astype(np.float64)
+    y = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    y = y * weight + bias
+    np.testing.assert_allclose(out.reshape(x.shape), y / (1 + np.exp(-y)), rtol=2e-5, atol=2e-6)
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+def test_sums_along_both_axes(target: str) -> None:
+    x = floats(70, 301)
+    for kernel, axis in (
+        (reduce_last("sum", F, F, 70, 301), 1),
+        (reduce_first("sum", F, F, 70, 301), 0),
+    ):
+        out = np.zeros(x.shape[1 - axis], np.float32)
+        given = {"in0": x.reshape(-1), "out0": out}
+        assert run_on_arm(kernel, given, target=target) == 0
+        np.testing.assert_allclose(out, x.astype(np.float64).sum(axis), rtol=1e-5, atol=1e-5)
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("count", [5, 67, 1003])
+def test_elementary_functions_and_their_tails(count: int, target: str) -> None:
+    x = floats(count) * 4
+    for op, function in (("exp", np.exp), ("tanh", np.tanh)):
+        out = np.zeros(count, np.float32)
+        kernel = pointwise(op, (F,), F, count)
+        assert run_on_arm(kernel, {"in0": x, "out0": out}, target=target) == 0
+        np.testing.assert_allclose(out, function(x.astype(np.float64)), rtol=4e-7)
+
+
+@pytest.mark.parametrize(
+    ("target", "kernel", "name"),
+    [
+        # Tiles of 6 rows by 4 vectors; groups of 6 rows by 4 columns.
+        (DOTS, mixed(48, 64, 640, "bf16", "bf16", has_columns=False), "bfdot"),
+        (DOTS, bytes_product(48, 64, 640), "sdot"),
+        (DOTS, bytes_product(6, 128, 640), "sdot"),
+    ],
+)
+def test_a_step_has_one_instruction_for_each_of_24_vectors_of_sums(
+    target: str, kernel: Kernel, name: str
+) -> None:
+    asm = stage_text(built(kernel, target), "asm")
+    loops = [part for part in asm.split("\n.L") if part.count(f"\t{name}\t") == 24]
+    assert loops
+    for loop in loops:
+        label = loop.partition(":")[0]
+        inside = loop[: loop.index(f".L{label}\n")]
+        assert len(set(re.findall(rf"\t{name}\t(\w+)\.", inside))) == 24
+        assert "[sp" not in inside
+
+
+def test_a_processor_without_dot_products_has_none() -> None:
+    for kernel in (
+        mixed(48, 64, 640, "bf16", "bf16", has_columns=False),
+        bytes_product(48, 64, 64),
+    ):
+        asm = stage_text(built(kernel, PLAIN), "asm")
+        assert not re.search(r"\b(bf|s|us)dot\b", asm)
+
+
+def test_an_instruction_that_the_emitter_does_not_know_is_named() -> None:
+    facts = LlvmFacts("aarch64-unknown-linux-gnu", "generic", "+neon", bf16_dots="bfmmla")
+    with pytest.raises(InternalError, match="name the instruction 'bfmmla'; the emitter knows"):
+        dots_of(facts)
