@@ -10,7 +10,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -28,6 +29,8 @@ PROCESSORS = {
     # Armv8.0: an instruction of a later version ends the process.
     "cpu:aarch64": "cortex-a57",
     "cpu:aarch64-bf16": "max,sve=off",
+    # With lengths of 16 and 32 bytes; a process has the longest one.
+    "cpu:aarch64-sve256": "max,sve256=on",
 }
 """By target: what QEMU emulates."""
 
@@ -39,40 +42,56 @@ def needs_arm() -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=reason)
 
 
+@dataclass(frozen=True, slots=True)
+class ArmProcess:
+    """A process on the processor of a target, in which OpenMP has started `threads`.
+
+    `sve_bytes` are the lengths of vectors of the thread that calls, and of the others; 0: as QEMU
+    has them.
+    """
+
+    target: str
+    threads: int = 1
+    sve_bytes: tuple[int, int] = (0, 0)
+
+    def call(
+        self, library: bytes, symbol: str, arrays: Sequence[np.ndarray], sizes: Sequence[int]
+    ) -> int:
+        """Calls a function of a library, which changes the arrays; returns its result."""
+        counts = [len(arrays), len(sizes), *(array.nbytes for array in arrays), *sizes]
+        request = struct.pack(f"<{len(counts)}q", *counts) + b"".join(a.tobytes() for a in arrays)
+        with tempfile.NamedTemporaryFile(suffix=".so") as file:
+            file.write(library)
+            file.flush()
+            words = [file.name, symbol, *map(str, (self.threads, *self.sve_bytes))]
+            command = [EMULATOR, "-cpu", PROCESSORS[self.target], "-L", _LIBRARIES, _runner()]
+            ended = subprocess.run(
+                [*command, *words], input=request, capture_output=True, check=False
+            )
+        assert ended.returncode == 0, (ended.returncode, ended.stderr.decode(errors="replace"))
+        (status,) = struct.unpack_from("<q", ended.stdout)
+        at = 8
+        for array in arrays:
+            found = np.frombuffer(ended.stdout, array.dtype, array.size, at)
+            array[...] = found.reshape(array.shape)
+            at += array.nbytes
+        return int(status)
+
+
 def run_on_arm(
     kernel: Kernel,
     buffers: Mapping[str, np.ndarray],
     sizes: Mapping[str, int] | None = None,
     *,
-    target: str,
-    threads: int = 1,
-    sve_bytes: int = 0,
+    process: ArmProcess,
 ) -> int:
-    """Runs a kernel in place on flat arrays; returns the result of its entry point.
-
-    `sve_bytes` is the length of vectors that the process sets; 0: it leaves them.
-    """
+    """Runs a kernel in place on flat arrays; returns the result of its entry point."""
     arrays = [buffers[p.name] for p in kernel.params]
     for array, param in zip(arrays, kernel.params, strict=True):
         assert array.dtype == NUMPY[param.dtype], (param.name, array.dtype)
         assert array.flags.c_contiguous
     values = [(sizes or {})[size.name] for size in kernel.sizes]
-    counts = [len(arrays), len(values), *(array.nbytes for array in arrays), *values]
-    request = struct.pack(f"<{len(counts)}q", *counts) + b"".join(a.tobytes() for a in arrays)
-    with tempfile.NamedTemporaryFile(suffix=".so") as library:
-        library.write(stage(built(kernel, target), "so"))
-        library.flush()
-        words = [library.name, kernel.name, str(threads), str(sve_bytes)]
-        command = [EMULATOR, "-cpu", PROCESSORS[target], "-L", _LIBRARIES, _runner(), *words]
-        ended = subprocess.run(command, input=request, capture_output=True, check=False)
-    assert ended.returncode == 0, (ended.returncode, ended.stderr.decode(errors="replace"))
-    (status,) = struct.unpack_from("<q", ended.stdout)
-    at = 8
-    for array in arrays:
-        found = np.frombuffer(ended.stdout, array.dtype, array.size, at)
-        array[...] = found.reshape(array.shape)
-        at += array.nbytes
-    return int(status)
+    return process.call(stage(built(kernel, process.target), "so"), kernel.name, arrays, values)
 
 
 @lru_cache(maxsize=1)
@@ -81,7 +100,7 @@ def _runner() -> str:
     folder = tempfile.mkdtemp(prefix="kernelfarm-arm-")
     program = Path(folder, "runner")
     # Kernels take functions of the C library and of OpenMP from the program that loads them.
-    libraries = ["-Wl,--no-as-needed", "-lm", "-lgomp"]
+    libraries = ["-Wl,--no-as-needed", "-lm", "-fopenmp"]
     command = [COMPILER, "-O2", str(_SOURCE), "-o", str(program), *libraries]
     subprocess.run(command, check=True, capture_output=True)
     return str(program)

@@ -24,7 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from codegen_svc.emitters.llvm.text import I8, I32, FunctionText, Value
+from codegen_svc.emitters.llvm.text import I8, I32, I64, FunctionText, Value, integer, mangled
 from kernelfarm.errors import InternalError
 from kernelfarm.targets import LlvmFacts
 
@@ -96,10 +96,10 @@ def add_dots(
 
     Shapes: before: a vector of f32 or i32; first, second: vectors of as many bytes
     """
-    lanes = lanes_of(before)
-    name = dot.intrinsic.format(bits=32 * lanes)
     if dot.is_scalable:
         return _add_scalable(fn, dot, before, (first, second))
+    lanes = lanes_of(before)
+    name = dot.intrinsic.format(bits=32 * lanes)
     kind = f"<{dot.lane_terms * lanes} x {dot.term}>"
     sides = [fn.cast("bitcast", side, kind) for side in (first, second)]
     return fn.call_external(name, before.type, before, *sides)
@@ -113,31 +113,29 @@ def lanes_of(vector: Value) -> int:
 def _add_scalable(
     fn: FunctionText, dot: DotInstruction, before: Value, sides: tuple[Value, Value]
 ) -> Value:
-    """The same by an instruction for vectors of unknown length, which moves nothing.
+    """The same by an instruction for vectors of unknown length; the casts cost no instruction.
 
     Factors become vectors of lanes first: LLVM knows fixed ones of bf16 in registers of 16 bytes
     alone, and would store longer ones.
     """
-    lanes = lanes_of(before)
-    element = before.type.rpartition(" ")[2].rstrip(">")
-    kind = f"<vscale x {dot.lane_terms * _PIECE_LANES} x {dot.term}>"
-    wide = [
-        fn.cast("bitcast", _lengthened(fn, fn.cast("bitcast", side, f"<{lanes} x {I32}>")), kind)
-        for side in sides
-    ]
-    total = fn.call_external(
-        dot.intrinsic, f"<vscale x {_PIECE_LANES} x {element}>", _lengthened(fn, before), *wide
-    )
-    short = element.replace("float", "f32")
-    name = f"llvm.vector.extract.v{lanes}{short}.nxv{_PIECE_LANES}{short}"
-    fn.module.declare(name, before.type, (total.type, "i64"))
-    return fn.define("", before.type, f"call {before.type} @{name}({total}, i64 0)")
+    lanes, element = lanes_of(before), _element_of(before)
+    terms = f"<vscale x {dot.lane_terms * _PIECE_LANES} x {dot.term}>"
+    words = (fn.cast("bitcast", side, f"<{lanes} x {I32}>") for side in sides)
+    wide = [fn.cast("bitcast", _lengthened(fn, word), terms) for word in words]
+    kind = f"<vscale x {_PIECE_LANES} x {element}>"
+    total = fn.call_external(dot.intrinsic, kind, _lengthened(fn, before), *wide)
+    name = f"llvm.vector.extract.v{lanes}{mangled(element)}.nxv{_PIECE_LANES}{mangled(element)}"
+    return fn.call_external(name, before.type, total, integer(0, I64))
 
 
 def _lengthened(fn: FunctionText, vector: Value) -> Value:
     """A vector as one of unknown length, which it fills."""
-    lanes, element = lanes_of(vector), vector.type.rpartition(" ")[2].rstrip(">")
-    kind, short = f"<vscale x {_PIECE_LANES} x {element}>", element.replace("float", "f32")
-    name = f"llvm.vector.insert.nxv{_PIECE_LANES}{short}.v{lanes}{short}"
-    fn.module.declare(name, kind, (kind, vector.type, "i64"))
-    return fn.define("", kind, f"call {kind} @{name}({kind} poison, {vector}, i64 0)")
+    lanes, element = lanes_of(vector), _element_of(vector)
+    kind = f"<vscale x {_PIECE_LANES} x {element}>"
+    name = f"llvm.vector.insert.nxv{_PIECE_LANES}{mangled(element)}.v{lanes}{mangled(element)}"
+    return fn.call_external(name, kind, Value("poison", kind), vector, integer(0, I64))
+
+
+def _element_of(vector: Value) -> str:
+    """LLVM's type of a vector's elements."""
+    return vector.type.rpartition(" ")[2].rstrip(">")

@@ -65,11 +65,13 @@ class ModuleText:
     """A module under construction: external declarations, constant tables, functions, metadata.
 
     `rounds_results`: all that is stored is rounded from f32 to bf16, by an instruction that rounds
-    subnormal results to 0. So f32 may be multiplied by the reciprocals of constants.
+    subnormal results to 0. So f32 may be multiplied by the reciprocals of constants. `vscale` is
+    the length of scalable vectors for which the functions are compiled, in pieces of 16 bytes.
     """
 
     header: list[str]
     rounds_results: bool = False
+    vscale: int | None = None
     declarations: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

@@ -6,7 +6,8 @@
     void @<name>.range(ptr buffers, ptr sizes, ptr memory, i64 first, i64 last)   computes blocks
 
 The sizes are the kernel's numbers, floats by their bits, then the counts of the grid's blocks along
-x, y and z. The functions with a result return 0, or 2 if a thread got no memory.
+x, y and z. The functions with a result return 0; 2 if a thread got no memory; 3 if it has vectors
+of another length than the kernel was compiled for.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def emit_blocks(program: Program, target: CodeTarget) -> str:
     Raises:
         KernelRejectedError: an operation or type has no code for processors.
     """
-    module = ModuleText(module_header(program.name, (), target))
+    module = ModuleText(module_header(program.name, (), target), vscale=target.vscale)
     size_bytes = _write_range(module, program, target)
     _write_share(module, program, size_bytes)
 

@@ -9,26 +9,35 @@ import numpy as np
 import pytest
 
 from codegen_svc.emitters.llvm.dots import dots_of
+from codegen_svc.emitters.llvm.parallel import OTHER_VECTORS
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import InternalError
 from kernelfarm.ir.loop_ir import Kernel
+from kernelfarm.ir.text import parse_kernel
 from kernelfarm.targets import LlvmFacts
-from tests.support.arm_emulator import needs_arm, run_on_arm
+from tests.support.arm_emulator import ArmProcess, needs_arm, run_on_arm
 from tests.support.byte_products import byte_factors, bytes_product, exact_product
-from tests.support.compiled_kernels import built, pointwise, stage_text
+from tests.support.compiled_kernels import NUMPY, built, pointwise, stage_text
 from tests.support.loop_kernels.optimizer_shapes import (
     layer_norm_silu,
     reduce_first,
     reduce_last,
     softmax,
 )
-from tests.support.product_kernels import linear, mixed
+from tests.support.loop_kernels.scatters import SCATTER
+from tests.support.product_kernels import linear, mixed, wide
 
 F, BF16 = DType.F32, np.dtype(ml_dtypes.bfloat16)
 PLAIN, DOTS = "cpu:aarch64", "cpu:aarch64-bf16"
-TARGETS = (PLAIN, DOTS)
+SVE = "cpu:aarch64-sve256"
+TARGETS = (PLAIN, DOTS, SVE)
 ODD_ULP = 2.0**-23
 """The largest error of a sum that is rounded to odd, as a share of it."""
+
+
+NEGATION = pointwise("neg", (F,), F, 100_000)
+FEW_ROWS = mixed("s0", 64, 1024, "bf16", "bf16", has_columns=False)
+ON_ONE_THREAD = parse_kernel(SCATTER.format(mode="add", dtype="f32"))
 
 
 def floats(*shape: int, seed: int = 0) -> np.ndarray:
@@ -40,7 +49,7 @@ def product(kernel: Kernel, x: np.ndarray, w: np.ndarray, target: str) -> np.nda
     rows, columns = len(x), len(w)
     out = np.full(rows * columns, 7, np.float32)
     given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
-    assert run_on_arm(kernel, given, {"s0": rows}, target=target, threads=3) == 0
+    assert run_on_arm(kernel, given, {"s0": rows}, process=ArmProcess(target, 3)) == 0
     return out.reshape(rows, columns).astype(np.float64)
 
 
@@ -99,7 +108,7 @@ def test_results_of_pairs_are_rounded_to_nearest_even() -> None:
     x, w = bf16_factors(24, 64, 66)
     out = np.zeros(24 * 64, BF16)
     given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
-    assert run_on_arm(linear(24, 64, 66), given, target=DOTS) == 0
+    assert run_on_arm(linear(24, 64, 66), given, process=ArmProcess(DOTS)) == 0
     errors = np.abs(out.reshape(24, 64).astype(np.float64) - exact(x, w))
     of_sums = 66 * ODD_ULP * exact(np.abs(x), np.abs(w))
     assert (errors <= 2.0**-8 * np.abs(exact(x, w)) + of_sums).all()
@@ -114,7 +123,7 @@ def test_products_of_bytes_are_exact_on_arm(sizes: tuple[int, int, int], target:
     x[:, 0] = w[:, 0] = -128
     out = np.full(rows * columns, 7, np.int32)
     given = {"in0": x.reshape(-1), "in1": w.reshape(-1), "out0": out}
-    assert run_on_arm(bytes_product(*sizes), given, target=target, threads=3) == 0
+    assert run_on_arm(bytes_product(*sizes), given, process=ArmProcess(target, 3)) == 0
     np.testing.assert_array_equal(out.reshape(rows, columns), exact_product(x, w))
 
 
@@ -123,7 +132,7 @@ def test_products_of_bytes_are_exact_on_arm(sizes: tuple[int, int, int], target:
 def test_softmax_of_rows_that_fill_no_vectors(target: str) -> None:
     x, out = floats(30, 709), np.zeros(30 * 709, np.float32)
     given = {"in0": x.reshape(-1), "out0": out}
-    assert run_on_arm(softmax(30, 709), given, target=target, threads=2) == 0
+    assert run_on_arm(softmax(30, 709), given, process=ArmProcess(target, 2)) == 0
     raised = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
     expected = raised / raised.sum(1, keepdims=True)
     np.testing.assert_allclose(out.reshape(x.shape), expected, rtol=2e-6)
@@ -135,7 +144,7 @@ def test_layer_norm_and_what_follows_it(target: str) -> None:
     x, weight, bias = floats(33, 261), floats(261, seed=1), floats(261, seed=2)
     out = np.zeros(x.size, np.float32)
     given = {"in0": x.reshape(-1), "in1": weight, "in2": bias, "out0": out}
-    assert run_on_arm(layer_norm_silu(33, 261), given, target=target) == 0
+    assert run_on_arm(layer_norm_silu(33, 261), given, process=ArmProcess(target)) == 0
     wide = x.astype(np.float64)
     y = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
     y = y * weight + bias
@@ -152,7 +161,7 @@ def test_sums_along_both_axes(target: str) -> None:
     ):
         out = np.zeros(x.shape[1 - axis], np.float32)
         given = {"in0": x.reshape(-1), "out0": out}
-        assert run_on_arm(kernel, given, target=target) == 0
+        assert run_on_arm(kernel, given, process=ArmProcess(target)) == 0
         np.testing.assert_allclose(out, x.astype(np.float64).sum(axis), rtol=1e-5, atol=1e-5)
 
 
@@ -164,7 +173,7 @@ def test_elementary_functions_and_their_tails(count: int, target: str) -> None:
     for op, function in (("exp", np.exp), ("tanh", np.tanh)):
         out = np.zeros(count, np.float32)
         kernel = pointwise(op, (F,), F, count)
-        assert run_on_arm(kernel, {"in0": x, "out0": out}, target=target) == 0
+        assert run_on_arm(kernel, {"in0": x, "out0": out}, process=ArmProcess(target)) == 0
         np.testing.assert_allclose(out, function(x.astype(np.float64)), rtol=4e-7)
 
 
@@ -188,6 +197,70 @@ def test_a_step_has_one_instruction_for_each_of_24_vectors_of_sums(
         inside = loop[: loop.index(f".L{label}\n")]
         assert len(set(re.findall(rf"\t{name}\t(\w+)\.", inside))) == 24
         assert "[sp" not in inside
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "count"),
+    [
+        # Four steps of tiles of 6 rows by 2 vectors; groups of 2 or 6 rows by 4 columns.
+        (mixed(48, 64, 640, "bf16", "bf16", has_columns=False), "bfdot", 48),
+        (FEW_ROWS, "bfdot", 8),
+        (bytes_product(48, 64, 640), "sdot", 48),
+        (bytes_product(6, 128, 640), "sdot", 24),
+        (wide(48, 64, 640), "fm(?:la|ad)", 48),
+    ],
+)
+def test_sve_multiplies_in_registers_of_32_bytes(kernel: Kernel, name: str, count: int) -> None:
+    asm = stage_text(built(kernel, SVE), "asm")
+    loops = [part for part in asm.split("\n.L") if len(re.findall(rf"\t{name}\tz", part)) == count]
+    assert loops
+    for loop in loops:
+        label = loop.partition(":")[0]
+        inside = loop[: loop.index(f".L{label}\n")]
+        assert not re.search(r"\[sp|\bv\d+\.", inside)
+
+
+def test_squares_and_lanes_are_permuted_by_instructions_of_whole_vectors() -> None:
+    for kernel, names in ((wide(48, 64, 640), {"zip1", "zip2"}), (FEW_ROWS, {"uzp1", "uzp2"})):
+        asm = stage_text(built(kernel, SVE), "asm").partition(".range:")[2]
+        assert names <= set(re.findall(r"\t(\w+)\tz", asm))
+        assert not re.search(r"str\tz\d+, \[sp", asm)
+
+
+@needs_arm()
+@pytest.mark.parametrize("lengths", [(16, 32), (16, 16), (32, 16)])
+@pytest.mark.parametrize(
+    ("kernel", "is_on_one_thread"),
+    [(NEGATION, False), (ON_ONE_THREAD, True)],
+    ids=["threads", "one_thread"],
+)
+def test_a_kernel_refuses_vectors_of_another_length(
+    kernel: Kernel, lengths: tuple[int, int], *, is_on_one_thread: bool
+) -> None:
+    """In the thread that calls, and in each that it uses."""
+    sizes = {"n": 50}
+    counts = {"in0": 100_000, "out0": 100_000, "at": 50, "by": 200, "inout0": 400}
+    given = {p.name: np.ones(counts[p.name], NUMPY[p.dtype]) for p in kernel.params}
+    is_fine = is_on_one_thread and lengths[0] == 32
+    status = run_on_arm(kernel, given, sizes, process=ArmProcess(SVE, 3, lengths))
+    assert status == (0 if is_fine else OTHER_VECTORS)
+
+
+@needs_arm()
+def test_a_kernel_runs_with_vectors_of_its_length() -> None:
+    given = {"in0": floats(100_000), "out0": np.zeros(100_000, np.float32)}
+    assert run_on_arm(NEGATION, given, process=ArmProcess(SVE, 3, (32, 32))) == 0
+    np.testing.assert_array_equal(given["out0"], -given["in0"])
+
+
+def test_functions_that_read_the_length_are_not_compiled_for_one() -> None:
+    llir = stage_text(built(NEGATION, SVE), "llir")
+    defined = [line for line in llir.splitlines() if line.startswith("define")]
+    assert [line.rpartition(" #")[2] for line in defined] == ["0 {", "1 {", "1 {"]
+    assert "attributes #0 = { nounwind vscale_range(2,2) " in llir
+    assert "attributes #1 = { nounwind " in llir
+    assert re.search(r"\t(rdvl|cnt[bhwd])\t", stage_text(built(NEGATION, SVE), "asm"))
+    assert "vscale" not in stage_text(built(NEGATION, DOTS), "llir")
 
 
 def test_a_processor_without_dot_products_has_none() -> None:

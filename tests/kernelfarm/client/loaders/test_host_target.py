@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from kernelfarm.client.loaders.host_target import read_processor
+from kernelfarm.client.loaders.host_target import read_processor, this_processor
+from kernelfarm.client.loaders.sve_length import sve_vector_bytes
 from kernelfarm.errors import CallerError
 
 PLAIN = "fp asimd evtstrm aes pmull sha1 sha2 crc32 cpuid"
 DOTS = f"{PLAIN} atomics fphp asimdhp asimdrdm lrcpc dcpop asimddp"
 NARROW = f"{DOTS} i8mm bf16"
+SVE = f"{NARROW} sve svei8mm svebf16"
 
 
 def cpuinfo(features: str, part: str) -> str:
@@ -35,16 +37,48 @@ def cpuinfo(features: str, part: str) -> str:
         (f"{PLAIN} sve asimddp", "0x001", "cpu:aarch64"),  # A64FX
         (f"{DOTS} bf16", "0xd0c", "cpu:aarch64"),
         (f"{DOTS} i8mm", "0xd0c", "cpu:aarch64"),
-        (NARROW, "0xd4f", "cpu:aarch64-bf16"),
+        (NARROW, "0xd49", "cpu:aarch64-bf16"),  # a system that hides SVE
     ],
 )
 def test_an_arm_processor_runs_the_target_of_its_features(
     features: str, part: str, target: str
 ) -> None:
-    processor = read_processor("aarch64", cpuinfo(features, part))
+    processor = read_processor("aarch64", cpuinfo(features, part), lambda: 32)
     assert processor.target() == target
     assert processor.target("cpu:aarch64") == "cpu:aarch64"
     assert not processor.maker
+
+
+@pytest.mark.parametrize(
+    ("length", "part", "target"),
+    [
+        (32, "0xd40", "cpu:aarch64-sve256"),  # Neoverse V1, Graviton 3
+        (16, "0xd4f", "cpu:aarch64-bf16"),  # Neoverse V2, Graviton 4, Axion, Grace
+        (64, "0xd40", "cpu:aarch64-bf16"),
+        (None, "0xd40", "cpu:aarch64-bf16"),  # a system that lists SVE, and has no length
+    ],
+)
+def test_a_process_runs_code_for_vectors_of_its_own_length_alone(
+    length: int | None, part: str, target: str
+) -> None:
+    processor = read_processor("aarch64", cpuinfo(SVE, part), lambda: length)
+    assert processor.target() == target
+    assert processor.target("cpu:aarch64-bf16") == "cpu:aarch64-bf16"
+    if length != 32:
+        found = rf"lacks SVE vectors of 32 bytes \(here they have {length or 'none'}\); expected"
+        with pytest.raises(CallerError, match=found):
+            processor.target("cpu:aarch64-sve256")
+
+
+def test_the_length_is_not_asked_of_a_processor_without_sve() -> None:
+    def length() -> int:
+        raise AssertionError
+
+    assert read_processor("aarch64", cpuinfo(NARROW, "0xd49"), length).sve_bytes is None
+
+
+def test_a_processor_without_sve_has_no_length() -> None:
+    assert (sve_vector_bytes() is None) == ("sve" not in this_processor().flags)
 
 
 def test_a_feature_that_an_arm_processor_lacks_is_named() -> None:
