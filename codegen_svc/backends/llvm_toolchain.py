@@ -87,6 +87,7 @@ def code_target(target: TargetFacts) -> CodeTarget:
         scales_by_powers=llvm.scales_by_powers,
         dots=dots_of(llvm),
         rounds_to_bf16=llvm.rounds_to_bf16,
+        flushes_bf16=llvm.flushes_bf16,
         vscale=pieces if processor.has_scalable_vectors else None,
     )
 

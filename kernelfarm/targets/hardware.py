@@ -140,7 +140,8 @@ class LlvmFacts:
     `bf16_dots` names the instruction that adds the products of two pairs of bf16 to each f32 of a
     vector, `byte_dots` the one that adds the products of four bytes to each i32; None: there is
     none. `codegen_svc/emitters/llvm/dots.py` lists the names. `rounds_to_bf16`: an instruction
-    rounds f32 to bf16, and LLVM has it for whole vectors; sums of pairs are rounded by it.
+    rounds f32 to bf16, and LLVM has it for whole vectors. With `flushes_bf16`, it gives 0 for
+    subnormal results, so kernels use it for sums of pairs alone, as the library does.
     """
 
     triple: str
@@ -150,6 +151,7 @@ class LlvmFacts:
     bf16_dots: str | None = None
     byte_dots: str | None = None
     rounds_to_bf16: bool = False
+    flushes_bf16: bool = False
 
 
 @dataclass(frozen=True, slots=True)

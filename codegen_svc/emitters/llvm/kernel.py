@@ -86,6 +86,7 @@ class CodeTarget:
     scales_by_powers: bool
     dots: Dots = NO_DOTS
     rounds_to_bf16: bool = False
+    flushes_bf16: bool = False
     vscale: int | None = None
 
 
@@ -98,8 +99,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     """
     _check(kernel)
     kernel = with_narrow_functions(with_interleaved_points(kernel), computes_exp=True)
-    header = module_header(kernel.name, _comments(kernel), target)
-    module = ModuleText(header, vscale=target.vscale)
+    module = new_module(kernel.name, _comments(kernel), target)
     plan = schedule(kernel, target.memory)
     form = _form(kernel, target)
     match form:
@@ -173,14 +173,16 @@ def _check(kernel: Kernel) -> None:
         )
 
 
-def module_header(name: str, comments: Sequence[str], target: CodeTarget) -> list[str]:
-    """The first lines of a kernel's module."""
-    return [
+def new_module(name: str, comments: Sequence[str], target: CodeTarget) -> ModuleText:
+    """A kernel's module without functions."""
+    header = [
         *(f"; {printable_line(line)}" for text in comments for line in text.splitlines()),
         f'source_filename = "{name}"',
         f'target datalayout = "{target.data_layout}"',
         f'target triple = "{target.triple}"',
     ]
+    rounds_all = target.rounds_to_bf16 and not target.flushes_bf16
+    return ModuleText(header, rounds_all=rounds_all, vscale=target.vscale)
 
 
 def _comments(kernel: Kernel) -> tuple[str, ...]:

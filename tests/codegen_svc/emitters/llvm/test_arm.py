@@ -263,6 +263,34 @@ def test_functions_that_read_the_length_are_not_compiled_for_one() -> None:
     assert "vscale" not in stage_text(built(NEGATION, DOTS), "llir")
 
 
+def special_floats() -> np.ndarray:
+    """Floats of all sizes: ties, overflows, results that are subnormal as bf16, NaN."""
+    bits = np.random.default_rng(3).integers(0, 2**32, 4096, np.uint32)
+    ties = (bits & np.uint32(0xFFFF0000)) | np.uint32(0x8000)
+    subnormal = bits & np.uint32(0x807FFFFF)
+    edges = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 3.4e38, -3.4e38, 1e-45], np.float32)
+    return np.concatenate([part.view(np.float32) for part in (bits, ties, subnormal, edges)])
+
+
+@needs_arm()
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_float_is_rounded_to_the_nearest_bf16(target: str) -> None:
+    x = special_floats()
+    out = np.zeros(len(x), BF16)
+    kernel = pointwise("convert", (F,), DType.BF16, len(x))
+    assert run_on_arm(kernel, {"in0": x, "out0": out}, process=ArmProcess(target)) == 0
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(out.astype(np.float32), x.astype(BF16).astype(np.float32))
+
+
+def test_one_instruction_rounds_four_floats_to_bf16() -> None:
+    kernel = pointwise("add", (DType.BF16, DType.BF16), DType.BF16, 4096)
+    asm, without = (stage_text(built(kernel, target), "asm") for target in (DOTS, PLAIN))
+    assert re.search(r"\tbfcvtn\t", asm)
+    assert not re.search(r"\tbfcvtn?\t", without)
+    assert len(asm) < len(without)
+
+
 def test_a_processor_without_dot_products_has_none() -> None:
     for kernel in (
         mixed(48, 64, 640, "bf16", "bf16", has_columns=False),
