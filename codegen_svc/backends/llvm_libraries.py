@@ -25,7 +25,7 @@ from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import print_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
-from kernelfarm.targets import ProcessorFacts, TargetFacts
+from kernelfarm.targets import TargetFacts
 
 # `int32_t symbol(void *const *buffers, const int64_t *sizes, int32_t threads)`; `arguments` lists
 # the contents of the two tables in order.
@@ -109,13 +109,12 @@ class LlvmBackend:
             StageText("object", compiled.object, is_text=False),
             StageText("so", library, is_text=False),
         )
-        flags = " ".join(target.section(ProcessorFacts).flags)
         launch = LaunchFacts(
             symbol=kernel.name,
             arguments=("buffer",) * len(kernel.params)
             + ("size",) * len(kernel.sizes)
             + ("threads",),
-            extras=(("abi", ABI), ("cpu_flags", flags)),
+            extras=(("abi", ABI), *llvm_toolchain.processor_extras(target)),
         )
         return (BuiltKernel("so", stages, launch),)
 

@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from codegen_svc.backends.stage_times import stage
+from codegen_svc.emitters.llvm.dots import dots_of
 from codegen_svc.emitters.llvm.kernel import CodeTarget
 from kernelfarm.errors import InternalError, KernelRejectedError, UnavailableError
 from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
@@ -17,6 +18,8 @@ from kernelfarm.targets import LlvmFacts, ProcessorFacts, TargetFacts
 LLVMLITE_REMEDY = "pip install 'llvmlite==0.50.*'"
 # Architectures whose assembler llvmlite registers when it runs on them.
 _NATIVE_ASSEMBLERS = {"x86_64": "x86_64", "AMD64": "x86_64", "aarch64": "aarch64"}
+# The shortest scalable vectors: LLVM's lengths are multiples of it.
+_PIECE_BYTES = 16
 _TO_ESCAPE = re.compile(r'[^ -~]|["\\]')
 
 
@@ -72,18 +75,30 @@ def code_target(target: TargetFacts) -> CodeTarget:
     """The target description that LLVM and the emitter need."""
     llvm = target.section(LlvmFacts)
     layout = str(_machine(llvm.triple, llvm.cpu, llvm.features).target_data)
-    vector_bits = target.section(ProcessorFacts).vector_bytes * 8
+    processor = target.section(ProcessorFacts)
+    pieces = processor.vector_bytes // _PIECE_BYTES
     return CodeTarget(
         llvm.triple,
         layout,
         llvm.cpu,
         llvm.features,
-        vector_bits,
+        8 * processor.vector_bytes,
         target.memory,
         scales_by_powers=llvm.scales_by_powers,
-        has_bf16_dots=llvm.has_bf16_dots,
-        has_byte_dots=llvm.has_byte_dots,
+        dots=dots_of(llvm),
+        rounds_to_bf16=llvm.rounds_to_bf16,
+        flushes_bf16=llvm.flushes_bf16,
+        vscale=pieces if processor.has_scalable_vectors else None,
     )
+
+
+def processor_extras(target: TargetFacts) -> tuple[tuple[str, str], ...]:
+    """What a client must find in its processor before it runs a kernel of a target."""
+    processor = target.section(ProcessorFacts)
+    found = (("cpu_flags", " ".join(processor.flags)),)
+    if not processor.has_scalable_vectors:
+        return found
+    return (*found, ("sve_bytes", str(processor.vector_bytes)))
 
 
 def has_assembler(triple: str) -> bool:

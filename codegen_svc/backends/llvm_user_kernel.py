@@ -19,7 +19,7 @@ from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.triton.check_source import check_source
 from kernelfarm.ir.triton.encode import print_user_kernel
 from kernelfarm.ir.triton.user_kernel import GRID_SIZES, Pointer, UserKernel
-from kernelfarm.targets import GpuFacts, ProcessorFacts, TargetFacts, target_facts
+from kernelfarm.targets import GpuFacts, TargetFacts, target_facts
 
 # The front end asks for a GPU; its simplest form of each operation is that of this one.
 _FRONT_END: Final = "cuda:sm_90a"
@@ -61,7 +61,7 @@ def build_llvm_user_kernel(
     launch = LaunchFacts(
         symbol=kernel.name,
         arguments=(*words, *("size",) * GRID_SIZES, "threads"),
-        extras=(("abi", abi), ("cpu_flags", " ".join(target.section(ProcessorFacts).flags))),
+        extras=(("abi", abi), *llvm_toolchain.processor_extras(target)),
     )
     return (BuiltKernel("so", stages, launch, notes=_notes(kernel, target)),)
 

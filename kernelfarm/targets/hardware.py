@@ -138,17 +138,22 @@ class TritonFacts:
 class LlvmFacts:
     """A processor as LLVM names it.
 
-    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two,
-    `has_bf16_dots` that one adds the products of two pairs of bf16 to each f32 of a vector,
-    `has_byte_dots` that one adds the products of four bytes, unsigned by signed ones, to each i32.
+    `scales_by_powers` says that one instruction multiplies f32 and f64 vectors by powers of two.
+    `bf16_dots` names the instruction that adds the products of two pairs of bf16 to each f32 of a
+    vector, `byte_dots` the one that adds the products of four bytes to each i32; None: there is
+    none. `codegen_svc/emitters/llvm/dots.py` lists the names. `rounds_to_bf16`: an instruction
+    rounds f32 to bf16, and LLVM has it for whole vectors. With `flushes_bf16`, it gives 0 for
+    subnormal results, so kernels use it for sums of pairs alone, as the library does.
     """
 
     triple: str
     cpu: str
     features: str
     scales_by_powers: bool = False
-    has_bf16_dots: bool = False
-    has_byte_dots: bool = False
+    bf16_dots: str | None = None
+    byte_dots: str | None = None
+    rounds_to_bf16: bool = False
+    flushes_bf16: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,11 +161,14 @@ class ProcessorFacts:
     """What a machine needs to run a CPU target.
 
     `elf_machine` is the ELF machine of its libraries; `flags` are the features that /proc/cpuinfo
-    must list; `vector_bytes` is the width of a vector register. `maker` is who made the processor,
-    as /proc/cpuinfo names it: facts that were measured on its processors alone; None: anyone.
+    must list; `vector_bytes` is the width of a vector register. With `has_scalable_vectors`, the
+    system chooses the width, and kernels run only where it is this one. `maker` is who made the
+    processor, as /proc/cpuinfo names it: facts that were measured on its processors alone; None:
+    anyone.
     """
 
     elf_machine: int
     vector_bytes: int
     flags: tuple[str, ...]
+    has_scalable_vectors: bool = False
     maker: str | None = None

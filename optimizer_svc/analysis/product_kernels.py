@@ -71,7 +71,7 @@ def bytes_refuse(
     """
     if product.integers is not None or product.order is not None:
         return Refused("of 8-bit integers by a weight that the model computes")
-    if target.llvm is None or not target.llvm.has_byte_dots:
+    if target.llvm is None or target.llvm.byte_dots is None:
         return Refused("of 8-bit integers, for which the target has no kernels")
     if not all(extent.is_constant for extent in weight.shape):
         return Refused("by weights of varying sizes")
@@ -93,7 +93,7 @@ def panels_refuse(
     columns = weight.shape[1 if product.has_columns else 0]
     if product.order != panel_order(columns, weight.dtype, 8 * target.processor.vector_bytes):
         return Refused("by panels of another width than the target's")
-    if weight.dtype is DType.BF16 and not target.llvm.has_bf16_dots:
+    if weight.dtype is DType.BF16 and target.llvm.bf16_dots is None:
         return Refused("by panels of pairs, which the target does not multiply")
     return None
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from codegen_svc.backends.cpu.backend import BACKEND
+from codegen_svc.emitters.llvm.dots import Dots, dots_of
 from kernelfarm.client.loaders.cpu import CpuKernel, CpuLoader
 from kernelfarm.client.loaders.host_target import host_cpu_target, this_processor
 from kernelfarm.dtypes import DType
@@ -27,7 +28,7 @@ from kernelfarm.ir.loop_ir import (
     Statement,
     Store,
 )
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import LlvmFacts, target_facts
 from tests.support.not_run import PREFIX, PROCESSOR
 
 NUMPY = {
@@ -55,6 +56,11 @@ def run_targets() -> list[Any]:
         else ("cpu:x86-64-v3", "cpu:x86-64-v4")
     )
     return [pytest.param(name, marks=unless_it_runs(name)) for name in names]
+
+
+def dots(target: str) -> Dots:
+    """A target's instructions that multiply several terms of a lane."""
+    return dots_of(target_facts(target).section(LlvmFacts))
 
 
 def unless_it_runs(name: str) -> list[pytest.MarkDecorator]:

@@ -1,13 +1,14 @@
-"""Sums of products of bytes: an instruction adds four products of a lane, VPDPBUSD.
+"""Sums of products of bytes by an instruction that multiplies unsigned bytes by signed ones.
 
-It multiplies unsigned bytes by signed ones and adds modulo 2^32, exactly. Both factors of a product
-are signed, so 128 is added to each byte of one of them, and sums start at -128 times the sum of the
+It adds four products of a lane modulo 2^32, exactly (`dots.py`). Both factors of a product are
+signed, so 128 is added to each byte of one of them, and sums start at -128 times the sum of the
 other one's bytes:
 
     sum(x * w) = sum((x + 128) * w) - 128 * sum(w) = sum(x * (w + 128)) - 128 * sum(x)
 
 Tiles add it to the left factor, because the sums of a panel's columns are lanes of vectors. Without
-a panel, it is added to the right one: the sums of few rows are soon computed.
+a panel, it is added to the right one: the sums of few rows are soon computed. Where an instruction
+multiplies signed bytes, nothing is added.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from codegen_svc.emitters.llvm.dots import DotInstruction, add_dots, lanes_of
 from codegen_svc.emitters.llvm.text import I8, I16, I32, I64, FunctionText, Value, integer
 from codegen_svc.emitters.llvm.unit import ZERO_I64, write_loop
 
@@ -24,30 +26,14 @@ _HALVES: Final = integer(int.from_bytes([128] * LANE_BYTES, "little"), I32)
 _SHIFT: Final = 16
 
 
-def add_bytes(fn: FunctionText, before: Value, unsigned: Value, signed: Value) -> Value:
-    """Sums with four products in each lane: of unsigned bytes and signed ones.
-
-    Shapes: before, unsigned, signed: a vector of i32
-    """
-    lanes = _lanes(before)
-    kind = f"<{LANE_BYTES * lanes} x {I8}>"
-    sides = [fn.cast("bitcast", side, kind) for side in (unsigned, signed)]
-    name = f"llvm.x86.avx512.vpdpbusd.{32 * lanes}"
-    return fn.call_external(name, before.type, before, *sides)
-
-
 def raised(fn: FunctionText, found: Value) -> Value:
     """The signed bytes of a vector of i32 with 128 added to each, so that they are unsigned."""
-    return fn.op("xor", found, _every(_HALVES, _lanes(found)))
+    return fn.op("xor", found, _every(_HALVES, lanes_of(found)))
 
 
-def add_halves(fn: FunctionText, before: Value, signed: Value) -> Value:
+def add_halves(fn: FunctionText, dot: DotInstruction, before: Value, signed: Value) -> Value:
     """Sums with 128 times the four signed bytes of each lane."""
-    return add_bytes(fn, before, _every(_HALVES, _lanes(before)), signed)
-
-
-def _lanes(vector: Value) -> int:
-    return int(vector.type[1:].partition(" ")[0])
+    return add_dots(fn, dot, before, _every(_HALVES, lanes_of(before)), signed)
 
 
 def _every(lane: Value, lanes: int) -> Value:
@@ -67,7 +53,7 @@ def load_first_bytes(fn: FunctionText, place: Value, count: int) -> Value:
 
 
 def first_row_sums(
-    fn: FunctionText, starts: Sequence[Value], count: int, lanes: int
+    fn: FunctionText, dot: DotInstruction, starts: Sequence[Value], count: int, lanes: int
 ) -> list[Value]:
     """-128 times the sum of `count` adjacent bytes, which fill vectors, from each address on."""
     vector, size_bytes = f"<{lanes} x {I32}>", LANE_BYTES * lanes
@@ -80,7 +66,7 @@ def first_row_sums(
         for start, slot in zip(starts, slots, strict=True):
             found = fn.load(vector, fn.element(I8, start, at), 1)
             before = fn.load(vector, slot, size_bytes)
-            fn.store(add_halves(fn, before, found), slot, size_bytes)
+            fn.store(add_halves(fn, dot, before, found), slot, size_bytes)
 
     bounds = (ZERO_I64, integer(count // size_bytes, I64))
     write_loop(fn, "row.vector", bounds, add, is_inner=False, is_unrolled=False)

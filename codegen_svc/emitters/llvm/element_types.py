@@ -187,7 +187,7 @@ def _narrow(fn: FunctionText, value: Value, target: DType) -> Value:
 
 
 def _narrow_bf16(fn: FunctionText, value: Value) -> Value:
-    if fn.module.rounds_results:
+    if fn.module.rounds_results or fn.module.rounds_all:
         return fn.cast("bitcast", fn.cast("fptrunc", value, "bfloat"), I16)
     pattern = fn.cast("bitcast", value, I32)
     is_odd = fn.op("and", fn.op("lshr", pattern, integer(16, I32)), integer(1, I32))

@@ -45,7 +45,7 @@ class FewRowSums:
         self._form = form
         self._sums = sums
         self._firsts = None
-        if product.has_bytes:
+        if product.raising_dot is not None:
             count = ceil_div(as_expr(form.most), form.rows).constant * form.rows
             self._firsts = self._fn.alloca("row.firsts", I32, count)
 
@@ -69,12 +69,13 @@ class FewRowSums:
 
     def _write_firsts(self, firsts: Value, row_count: Value, symbols: Symbols) -> None:
         """Writes what the sums of each row start at into memory."""
-        fn, product = self._fn, self._product
+        fn, product, dot = self._fn, self._product, self._product.raising_dot
+        assert dot is not None  # the caller has asked
 
         def group(row: Value) -> None:
             starts = self._starts(product.product.left, product.rows, row, symbols)
             count = product.terms.extent.constant
-            for below, first in enumerate(first_row_sums(fn, starts, count, product.lanes)):
+            for below, first in enumerate(first_row_sums(fn, dot, starts, count, product.lanes)):
                 own = fn.op("add nuw nsw", row, integer(below, I64))
                 fn.store(first, fn.element(I32, firsts, own), ELEMENT_BYTES)
 
@@ -126,7 +127,7 @@ class FewRowSums:
                 left = self._load(product.product.left, place, term)
                 for right, slot in zip(loaded, row_slots, strict=True):
                     before = fn.load(product.vector, slot, product.vector_bytes)
-                    sides = (right, left) if product.has_bytes else (left, right)
+                    sides = (left, right) if product.raising_dot is None else (right, left)
                     total = add_products(fn, product, before, *sides)
                     fn.store(total, slot, product.vector_bytes)
 
@@ -157,7 +158,8 @@ class FewRowSums:
         if product.lane_terms > 1:
             found = fn.load(product.panel_vector, place, factor.dtype.itemsize_bytes)
             is_right = factor is product.product.right
-            return raised(fn, found) if product.has_bytes and is_right else found
+            is_raised = is_right and product.raising_dot is not None
+            return raised(fn, found) if is_raised else found
         return load_vector(fn, factor, place, product.lanes)
 
     def _fetch(self, rights: list[Value], term: Value, symbols: Symbols) -> None:

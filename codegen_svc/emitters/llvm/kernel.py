@@ -5,7 +5,7 @@
     i32 @<name>.range(buffers..., sizes..., first, last)  computes units first..last-1
 
 The functions with a result return 0; 1 if an index was out of range; 2 if there was no memory for
-rows to sort.
+rows to sort; 3 if the thread has vectors of another length than the kernel was compiled for.
 
 A kernel that scatters has no worker: on one thread, its updates of an element keep their order.
 
@@ -20,12 +20,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from codegen_svc.emitters.llvm.dots import NO_DOTS, Dots
 from codegen_svc.emitters.llvm.index import IndexWriter, bounds_of
 from codegen_svc.emitters.llvm.interleaved import with_interleaved_points
 from codegen_svc.emitters.llvm.lanes import LaneWriter
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
 from codegen_svc.emitters.llvm.math_functions.narrow import FUNCTIONS
-from codegen_svc.emitters.llvm.parallel import CallRange, write_entry, write_worker
+from codegen_svc.emitters.llvm.parallel import (
+    CallRange,
+    reads_length,
+    require_vectors,
+    write_entry,
+    write_worker,
+)
 from codegen_svc.emitters.llvm.rows import RowWriter
 from codegen_svc.emitters.llvm.schedule import Schedule, schedule
 from codegen_svc.emitters.llvm.text import I32, I64, PTR, FunctionText, ModuleText, Value, integer
@@ -65,7 +72,10 @@ _Form = TiledProduct | VectorSums | TiledWindows
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
-    """LLVM's description of a processor, and how its memory moves data."""
+    """LLVM's description of a processor, and how its memory moves data.
+
+    `vscale` is the length of scalable vectors in pieces of 16 bytes; None: it is fixed.
+    """
 
     triple: str
     data_layout: str
@@ -74,8 +84,10 @@ class CodeTarget:
     vector_bits: int
     memory: MemoryFacts
     scales_by_powers: bool
-    has_bf16_dots: bool = False
-    has_byte_dots: bool = False
+    dots: Dots = NO_DOTS
+    rounds_to_bf16: bool = False
+    flushes_bf16: bool = False
+    vscale: int | None = None
 
 
 def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
@@ -87,7 +99,7 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
     """
     _check(kernel)
     kernel = with_narrow_functions(with_interleaved_points(kernel), computes_exp=True)
-    module = ModuleText(module_header(kernel.name, _comments(kernel), target))
+    module = new_module(kernel.name, _comments(kernel), target)
     plan = schedule(kernel, target.memory)
     form = _form(kernel, target)
     match form:
@@ -107,22 +119,24 @@ def emit_llvm(kernel: Kernel, target: CodeTarget) -> str:
 
 def _form(kernel: Kernel, target: CodeTarget) -> _Form | None:
     """The form of a kernel's sums that vectors compute; None: loops over its axes do."""
-    bits, has_dots = target.vector_bits, target.has_bf16_dots
+    bits, dots = target.vector_bits, target.dots
     return (
-        tiled_product(kernel, bits, has_bf16_dots=has_dots, has_byte_dots=target.has_byte_dots)
-        or vector_sums(kernel, bits, has_bf16_dots=has_dots)
+        tiled_product(kernel, bits, dots)
+        or vector_sums(kernel, bits, dots)
         or tiled_windows(kernel, bits)
     )
 
 
 def _rounds_results(form: _Form | None, target: CodeTarget) -> bool:
     """True if the processor's instruction rounds sums of bf16, as the library has it."""
+    if not target.rounds_to_bf16:
+        return False
     match form:
         case TiledProduct() | VectorSums():
             return form.is_paired
         case TiledWindows(windows=windows):
             factors = [factor for each in windows.sums for factor in (each.image, each.weight)]
-            return target.has_bf16_dots and all(each.dtype is DType.BF16 for each in factors)
+            return all(each.dtype is DType.BF16 for each in factors)
     return False
 
 
@@ -132,13 +146,16 @@ def rendered(module: ModuleText, target: CodeTarget) -> str:
     features = f'"target-cpu"="{target.cpu}" "target-features"="{target.features}"'
     bits = target.vector_bits
     width = f'"prefer-vector-width"="{bits}" "min-legal-vector-width"="{bits}"'
-    attributes = f"attributes #0 = {{ nounwind {features} {width} }}"
+    known = "" if target.vscale is None else f"vscale_range({target.vscale},{target.vscale}) "
+    attributes = f"attributes #0 = {{ nounwind {known}{features} {width} }}"
+    if known:  # a function with a known length would find that one, whatever the processor has
+        attributes += f"\nattributes #1 = {{ nounwind {features} }}"
     return module.render() + f"\n{attributes}\n"
 
 
 def _with_attributes(text: str) -> str:
     first, brace, rest = text.partition(" {\n")
-    return f"{first} #0{brace}{rest}"
+    return f"{first} #{int(reads_length(text))}{brace}{rest}"
 
 
 def _check(kernel: Kernel) -> None:
@@ -156,14 +173,16 @@ def _check(kernel: Kernel) -> None:
         )
 
 
-def module_header(name: str, comments: Sequence[str], target: CodeTarget) -> list[str]:
-    """The first lines of a kernel's module."""
-    return [
+def new_module(name: str, comments: Sequence[str], target: CodeTarget) -> ModuleText:
+    """A kernel's module without functions."""
+    header = [
         *(f"; {printable_line(line)}" for text in comments for line in text.splitlines()),
         f'source_filename = "{name}"',
         f'target datalayout = "{target.data_layout}"',
         f'target triple = "{target.triple}"',
     ]
+    rounds_all = target.rounds_to_bf16 and not target.flushes_bf16
+    return ModuleText(header, rounds_all=rounds_all, vscale=target.vscale)
 
 
 def _comments(kernel: Kernel) -> tuple[str, ...]:
@@ -318,6 +337,7 @@ def _write_serial_entry(module: ModuleText, kernel: Kernel, plan: Schedule) -> N
     fn = FunctionText(module, f"define i32 @{kernel.name}(ptr %buffers, ptr %sizes, i32 %threads)")
     for name in ("buffers", "sizes", "threads"):
         fn.name(name)
+    require_vectors(fn, lambda status: fn.emit(f"ret {status}"))
     buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
     sizes = {s.name: _load_size(fn, table, k, s.name) for k, s in enumerate(kernel.sizes)}
     units = IndexWriter(fn, bounds_of(kernel)).write(plan.unit_count, sizes)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from codegen_svc.emitters.llvm.text import FLOAT, I32, FunctionText, Value, floating, integer
-from codegen_svc.emitters.llvm.transposition import PIECE_BITS, shuffled
+from codegen_svc.emitters.llvm.transposition import piece_bits, shuffled
 
 _ALONE: Final = 2
 """So many vectors are summed one after the other."""
@@ -54,11 +54,11 @@ def _summed(fn: FunctionText, vectors: Sequence[Value], lanes: int) -> Value:
     """The vector of the sums of up to `lanes` vectors.
 
     First neighbours within pieces are added, then neighbouring pieces: x86-64 has instructions that
-    permute elements within pieces, or whole pieces.
+    permute elements within pieces, or whole pieces. With SVE, a vector is one piece.
     """
     unused = Value("zeroinitializer", vectors[0].type)
     found = [*vectors, *(unused for _ in range(lanes - len(vectors)))]
-    piece = PIECE_BITS // _FLOAT_BITS
+    piece = piece_bits(fn) // _FLOAT_BITS
     width, add = 1, "add" if _lane_type(vectors[0]) == I32 else "fadd"
     while width < lanes:
         masks = [_mask(lanes, piece, width, parity) for parity in (0, 1)]

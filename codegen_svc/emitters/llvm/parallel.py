@@ -12,6 +12,9 @@ CallRange = Callable[[FunctionText, tuple[Value, Value], tuple[Value, Value]], V
 Measure = Callable[[FunctionText, Value], tuple[Value, Value]]
 """The number of units, and whether several threads are worth their cost, from the sizes."""
 
+OTHER_VECTORS: Final = 3
+"""The status of a kernel whose thread has vectors of another length than it was compiled for."""
+_VSCALE: Final = "llvm.vscale.i64"
 # Fields of the task that threads share: buffers, sizes, number of units, result of a failed thread.
 _TASK: Final = "{ ptr, ptr, i64, i32 }"
 
@@ -20,11 +23,40 @@ def _field(fn: FunctionText, task: Value, number: int) -> Value:
     return fn.define("field", PTR, f"getelementptr inbounds {_TASK}, {task}, i32 0, i32 {number}")
 
 
+def require_vectors(fn: FunctionText, refuse: Callable[[Value], None]) -> None:
+    """Writes code that refuses vectors of another length than the module is compiled for.
+
+    `refuse` ends the function with a status. Nothing is written for vectors of fixed length.
+    """
+    if fn.module.vscale is None:
+        return
+    length = fn.call_external(_VSCALE, I64, wish="vscale")
+    fits = fn.compare("icmp", "eq", length, integer(fn.module.vscale, I64), wish="fits")
+    fn.branch_if(fits, "vectors.fit", "vectors.other")
+    fn.start_block("vectors.other")
+    refuse(integer(OTHER_VECTORS, I32))
+    fn.start_block("vectors.fit")
+
+
+def reads_length(function: str) -> bool:
+    """True if a function's text reads the length of vectors: it runs with any."""
+    return f"@{_VSCALE}(" in function
+
+
 def write_worker(module: ModuleText, name: str, call_range: CallRange) -> None:
     """Writes the function that computes one thread's share of the units."""
     fn = FunctionText(module, f"define internal void @{name}.worker(ptr %task)")
     fn.name("task")
     task = Value("%task", PTR)
+
+    def report(status: Value) -> None:
+        fn.emit(f"store atomic {status}, {_field(fn, task, 3)} monotonic, align 8")
+
+    def refuse(status: Value) -> None:
+        report(status)
+        fn.emit("ret void")
+
+    require_vectors(fn, refuse)
     buffers = fn.load(PTR, _field(fn, task, 0), 8, wish="buffers")
     sizes = fn.load(PTR, _field(fn, task, 1), 8, wish="sizes")
     units = fn.load(I64, _field(fn, task, 2), 8, wish="units")
@@ -38,7 +70,7 @@ def write_worker(module: ModuleText, name: str, call_range: CallRange) -> None:
     is_bad = fn.compare("icmp", "ne", failed, integer(0, I32), wish="is_bad")
     fn.branch_if(is_bad, "report", "done")
     fn.start_block("report")
-    fn.emit(f"store atomic {failed}, {_field(fn, task, 3)} monotonic, align 8")
+    report(failed)
     fn.branch("done")
     fn.start_block("done")
     fn.emit("ret void")
@@ -50,6 +82,7 @@ def write_entry(module: ModuleText, name: str, call_range: CallRange, measure: M
     fn = FunctionText(module, f"define i32 @{name}(ptr %buffers, ptr %sizes, i32 %threads)")
     for argument in ("buffers", "sizes", "threads"):
         fn.name(argument)
+    require_vectors(fn, lambda status: fn.emit(f"ret {status}"))
     buffers, table = Value("%buffers", PTR), Value("%sizes", PTR)
     units, is_worth = measure(fn, table)
     threads = fn.cast("sext", Value("%threads", I32), I64, wish="threads")

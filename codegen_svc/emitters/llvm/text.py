@@ -64,12 +64,16 @@ def bits_type(llvm_type: str) -> str:
 class ModuleText:
     """A module under construction: external declarations, constant tables, functions, metadata.
 
-    `rounds_results`: all that is stored is rounded from f32 to bf16, by an instruction that rounds
-    subnormal results to 0. So f32 may be multiplied by the reciprocals of constants.
+    `rounds_results`: all that is stored is rounded from f32 to bf16, by an instruction that may
+    round subnormal results to 0. So f32 may be multiplied by the reciprocals of constants.
+    `rounds_all`: an instruction rounds every f32 to bf16, and keeps subnormal results. `vscale` is
+    the length of scalable vectors for which the functions are compiled, in pieces of 16 bytes.
     """
 
     header: list[str]
     rounds_results: bool = False
+    rounds_all: bool = False
+    vscale: int | None = None
     declarations: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     functions: list[str] = field(default_factory=list)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from codegen_svc.emitters.llvm.byte_sums import add_bytes, add_halves, load_first_bytes, raised
+from codegen_svc.emitters.llvm.byte_sums import add_halves, load_first_bytes, raised
+from codegen_svc.emitters.llvm.dots import add_dots
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.panels import (
     Panel,
@@ -36,15 +37,10 @@ def add_products(
     fn: FunctionText, product: TiledProduct, before: Value, left: Value, right: Value
 ) -> Value:
     """Sums with the products of two vectors, lane by lane: of all terms that a lane has."""
-    if product.has_bytes:
-        return add_bytes(fn, before, left, right)
-    if not product.is_paired:
-        name = f"llvm.fma.v{product.lanes}f32"
-        return fn.call_external(name, product.vector, left, right, before)
-    kind = f"<{2 * product.lanes} x bfloat>"
-    pairs = [fn.cast("bitcast", side, kind) for side in (left, right)]
-    name = f"llvm.x86.avx512bf16.dpbf16ps.{8 * product.vector_bytes}"
-    return fn.call_external(name, product.vector, before, *pairs)
+    if product.dot is not None:
+        return add_dots(fn, product.dot, before, left, right)
+    name = f"llvm.fma.v{product.lanes}f32"
+    return fn.call_external(name, product.vector, left, right, before)
 
 
 class TileSums:
@@ -58,7 +54,7 @@ class TileSums:
         self._panel = panel
         left = product.product.left
         self._firsts = None
-        if product.has_bytes:
+        if product.raising_dot is not None:
             self._firsts = self._fn.alloca("column.firsts", I32, product.width)
         self._wide_rows = None
         is_narrow = product.lane_terms == 1 and left.dtype is not DType.F32
@@ -95,8 +91,8 @@ class TileSums:
 
     def begin(self, count: Value) -> None:
         """Writes what sums by a panel of `count` terms start at: -128 times its sums, of bytes."""
-        fn, product = self._fn, self._product
-        if self._firsts is None:
+        fn, product, dot = self._fn, self._product, self._product.raising_dot
+        if self._firsts is None or dot is None:
             return
         slots = [fn.alloca("column.total", product.vector) for _ in self._columns()]
         for slot in slots:
@@ -107,7 +103,7 @@ class TileSums:
                 place = self._panel.at(at, column)
                 found = fn.load(product.panel_vector, place, self._panel.alignment)
                 before = fn.load(product.vector, slot, _SLOT_BYTES)
-                fn.store(add_halves(fn, before, found), slot, _SLOT_BYTES)
+                fn.store(add_halves(fn, dot, before, found), slot, _SLOT_BYTES)
 
         bounds = (ZERO_I64, steps_of(fn, product, count)[1])
         write_loop(fn, "summed", bounds, step, is_inner=False, is_unrolled=False)
@@ -155,7 +151,7 @@ class TileSums:
         ]
         for (start, load), row_slots in zip(rows, slots, strict=True):
             left = self._spread(load(start, at))
-            if product.has_bytes:
+            if product.raising_dot is not None:
                 left = raised(fn, left)
             for right, slot in zip(rights, row_slots, strict=True):
                 before = fn.load(product.vector, slot, _SLOT_BYTES)

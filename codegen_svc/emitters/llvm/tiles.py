@@ -14,9 +14,10 @@ AVX-512 and 6 x 16 with AVX2 are fastest. The sums, a row of the panel and an el
 factor need 29 of 32 registers, and 15 of 16. A matrix whose columns fill no tile of that width has
 narrower tiles of more rows, with as many sums.
 
-Processors with dot products of bf16 multiply two terms of a column in a lane by one instruction. It
-takes subnormal elements as 0, and their kernels round subnormal results to 0, as oneDNN does by the
-same instructions. Those with dot products of bytes multiply four terms in a lane, in i32, exactly.
+Processors with dot products of bf16 multiply two terms of a column in a lane by one instruction
+(`dots.py`). It takes subnormal elements as 0. With AVX-512, kernels round subnormal results to 0,
+as oneDNN does by the same instructions. Processors with dot products of bytes multiply four terms
+in a lane, in i32, exactly.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from codegen_svc.emitters.llvm.dots import NO_DOTS, DotInstruction, Dots
 from codegen_svc.emitters.llvm.text import FLOAT, I32
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, ceil_div
@@ -93,8 +95,8 @@ _LEAST_VECTORS: Final = 8
 class TiledProduct:
     """A product whose tiles have `height` rows of `vectors` of `lanes`.
 
-    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, two of bf16, or four
-    of i8.
+    A panel has `slice_terms`. Each of its lanes has `lane_terms`: one of f32, or those that `dot`
+    multiplies: two of bf16, or four of i8.
     """
 
     product: ProcessorProduct
@@ -102,7 +104,17 @@ class TiledProduct:
     vectors: int
     height: int
     slice_terms: int
-    lane_terms: int = 1
+    dot: DotInstruction | None = None
+
+    @property
+    def lane_terms(self) -> int:
+        """The terms of a lane of a panel."""
+        return 1 if self.dot is None else self.dot.lane_terms
+
+    @property
+    def raising_dot(self) -> DotInstruction | None:
+        """The instruction, if it needs 128 added to the bytes of a factor; None: it does not."""
+        return self.dot if self.dot is not None and self.dot.takes_unsigned else None
 
     @property
     def rows(self) -> Axis:
@@ -218,13 +230,11 @@ class TiledProduct:
         )
 
 
-def tiled_product(
-    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False, has_byte_dots: bool = False
-) -> TiledProduct | None:
+def tiled_product(kernel: Kernel, vector_bits: int, dots: Dots = NO_DOTS) -> TiledProduct | None:
     """How a processor with vectors of so many bits computes a kernel in tiles; None: it does not.
 
-    Fewer columns than half a tile has are faster as rows to reduce. `has_bf16_dots`: it multiplies
-    and adds pairs of bf16; `has_byte_dots`: four bytes.
+    Fewer columns than half a tile has are faster as rows to reduce. `dots` are the processor's
+    instructions that multiply and add several terms of a lane.
     """
     found = find_processor_product(kernel)
     if found is None or vector_bits < _LEAST_BITS:
@@ -234,13 +244,14 @@ def tiled_product(
     columns = found.columns.extent
     if columns.is_constant and 2 * columns.constant < lanes * vectors:
         return None
-    lane_terms = _PAIR if has_bf16_dots and _has_pairs(found) else 1
+    dot = dots.pairs if _has_pairs(found) else None
     order = found.right.order
     if found.left.dtype is DType.I8:
-        if not (has_byte_dots and _has_whole_lanes(found)):
+        if dots.bytes is None or not _has_whole_lanes(found):
             return None
-        lane_terms = _BYTES
-    elif order is not None and order != PanelOrder(lanes * vectors, lane_terms):
+        dot = dots.bytes
+    lane_terms = 1 if dot is None else dot.lane_terms
+    if order is not None and order != PanelOrder(lanes * vectors, lane_terms):
         return None
     return TiledProduct(
         found,
@@ -248,7 +259,7 @@ def tiled_product(
         vectors=vectors,
         height=tile_sums(vector_bits) // vectors,
         slice_terms=_slice_terms(found.terms.extent, vector_bits, lane_terms),
-        lane_terms=lane_terms,
+        dot=dot,
     )
 
 

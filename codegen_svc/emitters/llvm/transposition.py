@@ -8,9 +8,14 @@ from typing import Final
 
 from codegen_svc.emitters.llvm.text import FunctionText, Value
 
-# One instruction of x86-64 interleaves elements within such pieces of two vectors, or chooses among
-# their whole pieces.
-PIECE_BITS: Final = 128
+_PIECE_BITS: Final = 128
+"""An instruction of x86-64 interleaves elements within such pieces of two vectors, or chooses among
+their whole pieces. One of NEON and SVE interleaves those of whole vectors."""
+
+
+def piece_bits(fn: FunctionText) -> int:
+    """The bits of a piece of vectors within which one instruction permutes elements."""
+    return _PIECE_BITS * (fn.module.vscale or 1)
 
 
 def transposed(fn: FunctionText, rows: Sequence[Value], element_bits: int) -> list[Value]:
@@ -20,7 +25,7 @@ def transposed(fn: FunctionText, rows: Sequence[Value], element_bits: int) -> li
     """
     side = len(rows)
     kind = f"<{side} x i{element_bits}>"
-    piece = min(side, PIECE_BITS // element_bits)
+    piece = min(side, piece_bits(fn) // element_bits)
     groups = [rows[start : start + piece] for start in range(0, side, piece)]
     turned = [_turned_within(fn, kind, group, side) for group in groups]
     columns = [_turned_pieces(fn, kind, pieces, piece) for pieces in zip(*turned, strict=True)]

@@ -174,8 +174,7 @@ def write_loop(  # noqa: PLR0913 # hints of one loop
     again = fn.compare("icmp", "slt", Value(f"%{following}", I64), upper, wish=f"{wish}.more")
     hint = ""
     if lanes is not None:
-        width = f'!"llvm.loop.vectorize.width", i32 {lanes}'
-        hint = _loop_hint(fn, width, '!"llvm.loop.vectorize.predicate.enable", i1 true')
+        hint = _loop_hint(fn, *_widths(fn, lanes))
     elif together > 1:
         hint = _loop_hint(fn, f'!"llvm.loop.unroll.count", i32 {together}')
     elif is_unrolled and _is_very_short(upper, calls):
@@ -208,6 +207,16 @@ def _is_very_short(upper: Value, calls: int) -> bool:
         return False
     iterations = int(upper.text)
     return iterations <= UNROLLED_ITERATIONS and iterations * calls <= _UNROLLED_CALLS
+
+
+def _widths(fn: FunctionText, lanes: int) -> list[str]:
+    """The hints by which LLVM computes so many lanes together, and masks the last ones."""
+    masked = '!"llvm.loop.vectorize.predicate.enable", i1 true'
+    if fn.module.vscale is None:
+        return [f'!"llvm.loop.vectorize.width", i32 {lanes}', masked]
+    # LLVM complains on the standard error about a fixed width where it knows scalable vectors.
+    scalable = '!"llvm.loop.vectorize.scalable.enable", i1 true'
+    return [f'!"llvm.loop.vectorize.width", i32 {lanes // fn.module.vscale}', scalable, masked]
 
 
 def _loop_hint(fn: FunctionText, *options: str) -> str:

@@ -5,8 +5,8 @@ computes them from integers, and adds their products with the terms of all rows 
 A unit has some neighbouring results, so that a step reads the rows once for all of them
 (`vector_sum_units.py`).
 
-Products of bf16 are added in pairs by one instruction, if the processor has it, which takes
-subnormal elements as 0. A lane has two terms then.
+Products of bf16 are added in pairs by one instruction, if the processor has it (`dots.py`), which
+takes subnormal elements as 0. A lane has two terms then.
 
 A float that depends on four bits of a byte, and besides them on nothing that differs between the
 terms of a vector, is a table of 16 lanes: it is computed once for each value that the bits may
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from codegen_svc.emitters.llvm.dots import NO_DOTS, DotInstruction, Dots
 from codegen_svc.emitters.llvm.schedule import value_dtype
 from codegen_svc.emitters.llvm.skipped_terms import needed_if
 from codegen_svc.emitters.llvm.vector_divisions import (
@@ -74,17 +75,17 @@ _NIBBLE, _NIBBLE_BITS = 15, 4
 class VectorSums:
     """The `sums` of a kernel, by number, over `terms` in vectors of so many `lanes`.
 
-    A lane has `lane_terms`. Neighbours on the axis `results` are computed together, as `division`
-    says. `loads` are the loads of the terms, and `varying` the values that differ between the lanes
-    of a vector. Memory is asked ahead for what the loads in `fetched` read. All results read what
-    those in `rows` do. `needed_if` is the condition without which a unit needs no sums, if there is
-    one.
+    A lane has `lane_terms`: one, or those that `dot` multiplies. Neighbours on the axis `results`
+    are computed together, as `division` says. `loads` are the loads of the terms, and `varying` the
+    values that differ between the lanes of a vector. Memory is asked ahead for what the loads in
+    `fetched` read. All results read what those in `rows` do. `needed_if` is the condition without
+    which a unit needs no sums, if there is one.
     """
 
     terms: Axis
     results: Axis
     lanes: int
-    lane_terms: int
+    dot: DotInstruction | None
     division: Division
     sums: tuple[int, ...]
     loads: dict[int, VectorLoad]
@@ -99,6 +100,11 @@ class VectorSums:
         return WORD_BYTES * self.lanes
 
     @property
+    def lane_terms(self) -> int:
+        """The terms of a lane."""
+        return 1 if self.dot is None else self.dot.lane_terms
+
+    @property
     def vector_terms(self) -> int:
         """The terms of a vector."""
         return self.lanes * self.lane_terms
@@ -106,7 +112,7 @@ class VectorSums:
     @property
     def is_paired(self) -> bool:
         """True if a lane has two terms."""
-        return self.lane_terms == 2
+        return self.dot is not None
 
     @property
     def units(self) -> Axis:
@@ -128,12 +134,10 @@ class Nibble:
     shift: int
 
 
-def vector_sums(
-    kernel: Kernel, vector_bits: int, *, has_bf16_dots: bool = False
-) -> VectorSums | None:
+def vector_sums(kernel: Kernel, vector_bits: int, dots: Dots = NO_DOTS) -> VectorSums | None:
     """How a processor sums a kernel's terms in vectors; None if it is no such kernel.
 
-    `has_bf16_dots`: it multiplies and adds pairs of bf16.
+    `dots` are the processor's instructions that multiply and add several terms of a lane.
     """
     if len(kernel.reduction) != 1 or not kernel.outer or not _are_plain_sums(kernel):
         return None
@@ -141,17 +145,19 @@ def vector_sums(
     if len(inside) > _MOST_STATEMENTS or _depth(kernel, inside) > _MOST_DEPTH:
         return None
     lanes = vector_bits // (8 * WORD_BYTES)
-    if has_bf16_dots:
-        found = _sums_of(kernel, inside, lanes, 2)
+    if dots.pairs is not None:
+        found = _sums_of(kernel, inside, lanes, dots.pairs)
         if found is not None and _are_pairs(kernel, found):
             return found
-    return _sums_of(kernel, inside, lanes, 1)
+    return _sums_of(kernel, inside, lanes, None)
 
 
-def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> VectorSums | None:
+def _sums_of(
+    kernel: Kernel, inside: list[int], lanes: int, dot: DotInstruction | None
+) -> VectorSums | None:
     """The sums by vectors of so many lanes; None if there are none."""
     (terms,), results = kernel.reduction, kernel.outer[-1]
-    vector_terms = lanes * lane_terms
+    vector_terms = lanes if dot is None else lanes * dot.lane_terms
     if not terms.extent.is_constant or terms.extent.constant % vector_terms:
         return None
     loads = vector_loads(kernel, inside, terms, vector_terms)
@@ -178,7 +184,7 @@ def _sums_of(kernel: Kernel, inside: list[int], lanes: int, lane_terms: int) -> 
         terms=terms,
         results=results,
         lanes=lanes,
-        lane_terms=lane_terms,
+        dot=dot,
         division=division,
         sums=sums,
         loads=loads,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 
+from codegen_svc.emitters.llvm.dots import add_dots
 from codegen_svc.emitters.llvm.element_types import memory_type
 from codegen_svc.emitters.llvm.next_panels import write_fetch
 from codegen_svc.emitters.llvm.schedule import value_dtype
@@ -63,8 +64,9 @@ class VectorTerms:
 
     def added(self, total: Value, number: int) -> Value:
         """A running sum and the terms, in one operation if they are products."""
-        if self._sums.is_paired:
-            return self._with_pairs(number, total)
+        if self._sums.dot is not None:
+            sides = (self._pairs(factor) for factor in operands_of(self._kernel.body[number]))
+            return add_dots(self._fn, self._sums.dot, total, *sides)
         factors = self._factors(number)
         if factors is not None:
             return self._multiplied(*factors, total)
@@ -127,19 +129,13 @@ class VectorTerms:
             name = "lshr"
         return fn.op(name, first, second)
 
-    def _with_pairs(self, number: int, total: Value) -> Value:
-        """A running sum and the products of two terms in each lane."""
-        sides = [self._pairs(factor) for factor in operands_of(self._kernel.body[number])]
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{_BITS * self._sums.vector_bytes}"
-        return self._fn.call_external(name, total.type, total, *sides)
-
     def _pairs(self, factor: int) -> Value:
         """Pairs of neighbouring terms of bf16: what a conversion to f32 reads."""
         (load,) = operands_of(self._kernel.body[factor])
         if load not in self._known:
-            kind = f"<{self._sums.vector_terms} x bfloat>"
             place = self._copies.get(load) or self._place(load)
-            self._known[load] = self._fn.load(kind, place, DType.BF16.itemsize_bytes)
+            found = self._fn.load(self._type(I32), place, DType.BF16.itemsize_bytes)
+            self._known[load] = found
         return self._known[load]
 
     def fetch(self, number: int, ahead: Ahead | None) -> None:

@@ -111,7 +111,7 @@ def _is_shared(weight: fx.Node) -> bool:
 def _order(weight: torch.Tensor, target: TargetFacts, *, is_turned: bool) -> PanelOrder | None:
     """The order of a target's tiles; None if it multiplies elements of the type in another form."""
     dtype, llvm = _DTYPES[weight.dtype], target.llvm
-    if llvm is None or (dtype is DType.BF16 and not llvm.has_bf16_dots):
+    if llvm is None or (dtype is DType.BF16 and llvm.bf16_dots is None):
         return None
     return order_of_tiles(weight.shape[0 if is_turned else 1], dtype, target)
 

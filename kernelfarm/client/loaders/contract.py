@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from kernelfarm.errors import InternalError, KernelfarmError
+from kernelfarm.errors import InternalError, KernelfarmError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ LaunchCall = Callable[[], int]
 
 _INDEX_OUT_OF_BOUNDS = 1
 _NO_MEMORY = 2
+_OTHER_VECTORS = 3
 
 BoundKernel = Callable[[int, int], LaunchCall]
 """`bound(address of a pointer table, context)` -> a launch of the kernel on this table."""
@@ -124,10 +125,16 @@ def raise_for(status: int, name: str) -> None:
     Raises:
         IndexError: an index was out of bounds.
         MemoryError: the kernel got no memory.
+        UnavailableError: the thread has SVE vectors of another length than the kernel needs.
         InternalError: the status is unknown.
     """
     if status == _INDEX_OUT_OF_BOUNDS:
         raise IndexError(f"index out of bounds in kernel {name}")
     if status == _NO_MEMORY:
         raise MemoryError(f"kernel {name} could not allocate memory for sorting rows")
+    if status == _OTHER_VECTORS:
+        raise UnavailableError(
+            f"kernel {name} was compiled for SVE vectors of another length than this thread has; do"
+            " not change it (prctl PR_SVE_SET_VL) in a process that has loaded kernels"
+        )
     raise InternalError(f"kernel {name} failed with status {status}")

@@ -33,6 +33,7 @@ from kernelfarm.client.loaders.kernel_library import (
     OPENMP_SYMBOLS,
     check_library,
 )
+from kernelfarm.client.loaders.sve_length import sve_vector_bytes
 from kernelfarm.errors import MalformedMessageError, UnavailableError
 from kernelfarm.ir.artifact import LaunchFacts
 
@@ -131,6 +132,7 @@ class CpuLoader:
             raise UnavailableError(
                 f"this processor lacks {', '.join(missing)}; compile for {host_cpu_target()}"
             )
+        _require_vectors(extras.get("sve_bytes"))
         digest = hashlib.sha256(binary).digest()
         with self._lock:
             library = self._libraries.get(digest)
@@ -154,6 +156,23 @@ class CpuLoader:
             return _forked.one_thread()
         runtime = openmp_runtime()
         return 1 if runtime is None else int(runtime.omp_get_max_threads())
+
+
+def _require_vectors(stated: str | None) -> None:
+    """Checks the length of SVE vectors that a kernel was compiled for; None: it uses none.
+
+    Raises:
+        UnavailableError: this thread has vectors of another length, or none.
+    """
+    if stated is None:
+        return
+    found = sve_vector_bytes()
+    if stated == str(found):
+        return
+    raise UnavailableError(
+        f"the kernel needs SVE vectors of {stated} bytes, and this thread has {found or 'none'};"
+        f" compile for {host_cpu_target()}"
+    )
 
 
 def _open_library(binary: bytes, undefined: frozenset[str]) -> ctypes.CDLL:

@@ -8,11 +8,13 @@ not run is refused.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from kernelfarm.client.loaders import elf
+from kernelfarm.client.loaders.sve_length import sve_vector_bytes
 from kernelfarm.client.settings import client_settings
 from kernelfarm.errors import CallerError
 from kernelfarm.targets import ProcessorFacts, TargetFacts, all_targets
@@ -25,11 +27,13 @@ class Processor:
     """A processor: its kind as the system names it, and its features and maker.
 
     Features and maker are as in /proc/cpuinfo; the maker is empty if it is not listed there.
+    `sve_bytes` is the length of this process's SVE vectors; None: it has none.
     """
 
     name: str
     flags: frozenset[str]
     maker: str = ""
+    sve_bytes: int | None = None
 
     @property
     def elf_machine(self) -> int | None:
@@ -43,7 +47,11 @@ class Processor:
             return [f"the instructions of {facts.arch}"]
         if needed.maker not in (None, self.maker):
             return [f"the maker {needed.maker}"]
-        return sorted(set(needed.flags) - self.flags)
+        missing = sorted(set(needed.flags) - self.flags)
+        if missing or not needed.has_scalable_vectors or needed.vector_bytes == self.sve_bytes:
+            return missing
+        found = self.sve_bytes or "none"
+        return [f"SVE vectors of {needed.vector_bytes} bytes (here they have {found})"]
 
     def targets(self) -> tuple[str, ...]:
         """All CPU targets that the processor runs: widest vectors and most features first.
@@ -87,23 +95,38 @@ class Processor:
 @lru_cache(maxsize=1)
 def this_processor() -> Processor:
     """This machine's processor."""
-    return Processor(platform.machine(), host_flags(), _listed("vendor_id"))
+    return read_processor(platform.machine(), _cpuinfo())
 
 
-@lru_cache(maxsize=1)
+def read_processor(
+    name: str, cpuinfo: str, sve_bytes: Callable[[], int | None] = sve_vector_bytes
+) -> Processor:
+    """The processor that the system calls `name`, from the text of its /proc/cpuinfo.
+
+    `sve_bytes` finds the length of SVE vectors; it is asked only if the processor lists SVE.
+    """
+    flags = frozenset(_listed(cpuinfo, "flags", "Features").split())
+    length = sve_bytes() if "sve" in flags else None
+    return Processor(name, flags, _listed(cpuinfo, "vendor_id"), length)
+
+
 def host_flags() -> frozenset[str]:
     """Features of this processor as /proc/cpuinfo names them."""
-    return frozenset(_listed("flags", "Features").split())
+    return this_processor().flags
 
 
 def processor_name() -> str:
     """The name of this machine's processor, as its maker states it; empty if it is not listed."""
-    return _listed("model name", "Processor", "CPU part")
+    return _listed(_cpuinfo(), "model name", "Processor", "CPU part")
 
 
-def _listed(*keys: str) -> str:
-    """The first value that /proc/cpuinfo lists for one of the keys; empty if it lists none."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+def _cpuinfo() -> str:
+    return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+
+
+def _listed(cpuinfo: str, *keys: str) -> str:
+    """The first value that a text lists for one of the keys; empty if it lists none."""
+    for line in cpuinfo.splitlines():
         key, _, value = line.partition(":")
         if key.strip() in keys:
             return value.strip()

@@ -146,7 +146,7 @@ def test_a_base_may_have_a_base() -> None:
     assert amd.few_rows is not None
     assert dots.few_rows.wide == amd.few_rows.wide
     assert dots.few_rows.paired != amd.few_rows.paired
-    assert dots.section(LlvmFacts).has_bf16_dots
+    assert dots.section(LlvmFacts).bf16_dots == "vdpbf16ps"
     assert dots.section(LlvmFacts).cpu == target_facts("cpu:x86-64-v4").section(LlvmFacts).cpu
     assert dots.tiles is not None
     assert amd.tiles is not None

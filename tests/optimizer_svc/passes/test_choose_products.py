@@ -257,7 +257,19 @@ def test_a_request_for_kernels_gets_tiles_on_every_processor() -> None:
     assert not choose_products(parse_graph(narrow), V4, ProductChoice.OWN).by_result
 
 
-@pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_arm_s_products_are_the_library_s_unless_a_request_asks_for_kernels(dtype: str) -> None:
+    """No times are known, so nothing is multiplied by kernels because of them."""
+    graph = parse_graph(WIDE.replace("f32", dtype))
+    pairs = target_facts("cpu:aarch64-bf16")
+    assert not choose_products(graph, pairs).by_result
+    own = choose_products(graph, pairs, ProductChoice.OWN)
+    assert [product.is_tiled for product in own.by_result.values()] == [True] * (dtype != "f16")
+    without = choose_products(graph, target_facts("cpu:aarch64"), ProductChoice.OWN)
+    assert len(without.by_result) == (dtype == "f32")
+
+
+@pytest.mark.parametrize("target", ["cuda:sm_80", "rocm:gfx942", "cpu:aarch64", "cpu:aarch64-bf16"])
 def test_targets_without_measured_times_leave_all_products_to_the_library(target: str) -> None:
     assert not chosen(4, target_facts(target))
 

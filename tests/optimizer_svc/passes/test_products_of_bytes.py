@@ -17,6 +17,7 @@ from kernelfarm.ir.algebra.expr import symbol
 from kernelfarm.ir.graph_ir import SizeSymbol
 from kernelfarm.ir.processor_products import find_processor_product
 from kernelfarm.ir.product_choice import ProductChoice
+from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import LlvmFacts, TargetFacts, target_facts
 from optimizer_svc.ir.products import Products
 from optimizer_svc.passes.choose_products import choose_products
@@ -217,8 +218,16 @@ def test_the_kernel_of_a_layer_is_a_product_of_bytes() -> None:
 
 
 def test_the_target_has_the_instruction_and_asks_processors_for_it() -> None:
-    assert BYTES.section(LlvmFacts).has_byte_dots
-    assert not WIDE.section(LlvmFacts).has_byte_dots
+    assert BYTES.section(LlvmFacts).byte_dots == "vpdpbusd"
+    assert WIDE.section(LlvmFacts).byte_dots is None
     assert BYTES.processor is not None
     assert "avx512_vnni" in BYTES.processor.flags
     assert "+avx512vnni" in BYTES.section(LlvmFacts).features
+
+
+def test_arm_s_products_of_bytes_are_the_library_s_unless_a_request_asks_for_kernels() -> None:
+    arm, graph = target_facts("cpu:aarch64-bf16"), parse_graph(PRODUCT)
+    assert not choose_products(graph, arm).by_result
+    (own,) = choose_products(graph, arm, ProductChoice.OWN).by_result.values()
+    assert own.has_bytes
+    assert not choose_products(graph, target_facts("cpu:aarch64"), ProductChoice.OWN).by_result

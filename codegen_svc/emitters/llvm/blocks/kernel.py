@@ -6,7 +6,8 @@
     void @<name>.range(ptr buffers, ptr sizes, ptr memory, i64 first, i64 last)   computes blocks
 
 The sizes are the kernel's numbers, floats by their bits, then the counts of the grid's blocks along
-x, y and z. The functions with a result return 0, or 2 if a thread got no memory.
+x, y and z. The functions with a result return 0; 2 if a thread got no memory; 3 if it has vectors
+of another length than the kernel was compiled for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from codegen_svc.emitters.llvm.blocks.products import PRODUCTS
 from codegen_svc.emitters.llvm.blocks.program import BlockType, Operation, Program
 from codegen_svc.emitters.llvm.blocks.values import ALIGNMENT_BYTES, Workspace, number_block
 from codegen_svc.emitters.llvm.blocks.writer import BlockWriter, CodeParts, Grid
-from codegen_svc.emitters.llvm.kernel import CodeTarget, module_header, rendered
+from codegen_svc.emitters.llvm.kernel import CodeTarget, new_module, rendered
 from codegen_svc.emitters.llvm.math_functions.erf import MATH_FUNCTIONS
 from codegen_svc.emitters.llvm.math_functions.library import MathLibrary
 from codegen_svc.emitters.llvm.parallel import write_entry, write_worker
@@ -39,7 +40,7 @@ def emit_blocks(program: Program, target: CodeTarget) -> str:
     Raises:
         KernelRejectedError: an operation or type has no code for processors.
     """
-    module = ModuleText(module_header(program.name, (), target))
+    module = new_module(program.name, (), target)
     size_bytes = _write_range(module, program, target)
     _write_share(module, program, size_bytes)
 

@@ -39,9 +39,14 @@ from tests.support.loop_kernels.optimizer_shapes import (
 )
 
 F = DType.F32
-TARGETS = ("cpu:aarch64", "cpu:x86-64-v3", "cpu:x86-64-v4")
+TARGETS = (
+    *("cpu:aarch64", "cpu:aarch64-bf16", "cpu:aarch64-sve256"),
+    *("cpu:x86-64-v3", "cpu:x86-64-v4"),
+)
 VECTOR_REGISTER = {
     "cpu:aarch64": r"\bv\d+\.4s",
+    "cpu:aarch64-bf16": r"\bv\d+\.4s",
+    "cpu:aarch64-sve256": r"\bz\d+\.s",
     "cpu:x86-64-v3": r"%ymm\d+",
     "cpu:x86-64-v4": r"%zmm\d+",
 }

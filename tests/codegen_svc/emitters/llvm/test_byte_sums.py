@@ -21,7 +21,7 @@ from tests.support.byte_products import (
     bytes_product,
     exact_product,
 )
-from tests.support.compiled_kernels import built, run, run_targets, stage_text, unless_it_runs
+from tests.support.compiled_kernels import built, dots, run, run_targets, stage_text, unless_it_runs
 
 BYTES = "cpu:x86-64-v4-bf16-amd"
 
@@ -53,7 +53,7 @@ def check(
 
 
 def tiled(kernel: Kernel) -> TiledProduct:
-    found = tiled_product(kernel, 512, has_byte_dots=True)
+    found = tiled_product(kernel, 512, dots(BYTES))
     assert found is not None
     assert found.has_bytes
     return found
@@ -137,8 +137,8 @@ def test_few_rows_need_whole_vectors_of_adjacent_terms() -> None:
 def test_bytes_of_a_row_that_are_apart_are_not_in_tiles() -> None:
     kernel = bytes_product(17, 64, 64)
     turned = bytes_product(17, 64, 64, has_rows=True)
-    assert tiled_product(kernel, 512, has_byte_dots=True) is not None
-    assert tiled_product(turned, 512, has_byte_dots=True) is None
+    assert tiled_product(kernel, 512, dots(BYTES)) is not None
+    assert tiled_product(turned, 512, dots(BYTES)) is None
 
 
 def test_all_terms_are_in_one_panel_if_they_fit() -> None:

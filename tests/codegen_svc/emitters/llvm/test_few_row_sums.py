@@ -8,7 +8,7 @@ import pytest
 
 from codegen_svc.emitters.llvm.tiles import FewRows, tiled_product
 from kernelfarm.ir.loop_ir import Kernel
-from tests.support.compiled_kernels import built, run, run_targets, stage_text, unless_it_runs
+from tests.support.compiled_kernels import built, dots, run, run_targets, stage_text, unless_it_runs
 from tests.support.product_kernels import mixed, wide
 
 PAIRS = "cpu:x86-64-v4-bf16-amd"
@@ -35,9 +35,7 @@ def check(kernel: Kernel, target: str, rows: int, dtype: str, sizes: dict[str, i
 
 
 def few_rows(kernel: Kernel, target: str) -> FewRows:
-    found = tiled_product(
-        kernel, 256 if target.endswith("v3") else 512, has_bf16_dots=target == PAIRS
-    )
+    found = tiled_product(kernel, 256 if target.endswith("v3") else 512, dots(target))
     assert found is not None
     assert found.few_rows is not None
     return found.few_rows
@@ -95,6 +93,6 @@ def test_few_rows_need_many_whole_vectors_of_adjacent_terms() -> None:
 @pytest.mark.parametrize(("summed", "has_form"), [(512, True), (480, False), (528, False)])
 def test_few_rows_of_pairs_need_twice_as_many_terms(summed: int, *, has_form: bool) -> None:
     kernel = mixed("s0", 128, summed, "bf16", "bf16", has_columns=False)
-    found = tiled_product(kernel, 512, has_bf16_dots=True)
+    found = tiled_product(kernel, 512, dots(PAIRS))
     assert found is not None
     assert (found.few_rows is not None) == has_form

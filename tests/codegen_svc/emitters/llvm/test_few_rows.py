@@ -8,7 +8,7 @@ import pytest
 from codegen_svc.emitters.llvm.vector_sums import VectorSums, vector_sums
 from kernelfarm.ir.loop_ir import Kernel
 from kernelfarm.ir.text import parse_kernel
-from tests.support.compiled_kernels import NUMPY, built, run, run_targets, stage_text
+from tests.support.compiled_kernels import NUMPY, built, dots, run, run_targets, stage_text
 
 PAIRS, PLAIN = "cpu:x86-64-v4-bf16-amd", "cpu:x86-64-v4-amd"
 DTYPES = ("f32", "f16", "bf16")
@@ -47,8 +47,8 @@ def _sizes(rows: int, n: int, k: int) -> list[tuple[str, int]]:
     return [("weight", n * k), ("x", rows * k), ("out", n)]
 
 
-def sums_of(kernel: Kernel, vector_bits: int = 512, *, has_bf16_dots: bool = False) -> VectorSums:
-    found = vector_sums(kernel, vector_bits, has_bf16_dots=has_bf16_dots)
+def sums_of(kernel: Kernel, vector_bits: int = 512, target: str = PLAIN) -> VectorSums:
+    found = vector_sums(kernel, vector_bits, dots(target))
     assert found is not None
     return found
 
@@ -209,13 +209,13 @@ def test_pairs_are_multiplied_by_one_instruction() -> None:
     text = stage_text(built(kernel, PAIRS), "asm")
     assert text.count("vdpbf16ps") == 16
     assert "vdpbf16ps" not in stage_text(built(kernel, PLAIN), "asm")
-    assert sums_of(kernel, has_bf16_dots=True).vector_terms == 32
+    assert sums_of(kernel, target=PAIRS).vector_terms == 32
 
 
 def test_terms_that_fill_no_vector_of_pairs_are_multiplied_one_by_one() -> None:
     kernel = product(2, 64, 272, "bf16")
-    assert not sums_of(kernel, has_bf16_dots=True).is_paired
-    assert not sums_of(product(2, 64, 256), has_bf16_dots=True).is_paired
+    assert not sums_of(kernel, target=PAIRS).is_paired
+    assert not sums_of(product(2, 64, 256), target=PAIRS).is_paired
 
 
 def test_lanes_of_several_sums_are_added_at_once() -> None:

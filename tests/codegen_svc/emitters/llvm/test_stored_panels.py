@@ -12,7 +12,7 @@ from kernelfarm.client.freezing.order_weights import panels_of_matrix
 from kernelfarm.ir.algebra.expr import as_expr
 from kernelfarm.ir.panel_order import LANE_BYTES, tile_vectors
 from tests.support.compiled_kernels import built as built_kernel
-from tests.support.compiled_kernels import run, run_targets, stage_text, unless_it_runs
+from tests.support.compiled_kernels import dots, run, run_targets, stage_text, unless_it_runs
 from tests.support.product_kernels import mixed, stored
 
 PAIRS = "cpu:x86-64-v4-bf16-amd"
@@ -98,6 +98,6 @@ def test_panels_of_another_width_or_without_pairs_are_not_in_tiles(
 ) -> None:
     own = width_of(columns, PAIRS)
     kernel = stored(32, columns, 64, width)
-    found = tiled_product(kernel, 512, has_bf16_dots=True)
+    found = tiled_product(kernel, 512, dots(PAIRS))
     assert (found is not None) is (own == width)
     assert tiled_product(kernel, 512) is None

@@ -13,7 +13,7 @@ import torch
 from codegen_svc.emitters.llvm.tiles import BLOCK_GROUPS, GROUP_ROWS, tiled_product
 from kernelfarm.ir.loop_ir import Kernel, Load
 from tests.support.compiled_kernels import built as built_kernel
-from tests.support.compiled_kernels import run, stage_text, unless_it_runs
+from tests.support.compiled_kernels import dots, run, stage_text, unless_it_runs
 from tests.support.product_kernels import linear, mixed, wide, wide_batched
 
 PAIRS = "cpu:x86-64-v4-bf16-amd"
@@ -236,7 +236,7 @@ def test_results_of_bf16_are_rounded_by_one_instruction_behind_each_tile() -> No
 )
 def test_pairs_are_of_bf16_in_both_factors(left: str, right: str, is_paired: bool) -> None:
     kernel = mixed(24, 64, 64, left, right, has_columns=True)
-    found = tiled_product(kernel, 512, has_bf16_dots=True)
+    found = tiled_product(kernel, 512, dots(PAIRS))
     assert found is not None
     assert found.is_paired is is_paired
     without = tiled_product(kernel, 512)

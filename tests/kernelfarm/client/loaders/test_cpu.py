@@ -13,6 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from codegen_svc.emitters.llvm.parallel import OTHER_VECTORS
+from kernelfarm.client.loaders import cpu
+from kernelfarm.client.loaders.contract import raise_for
 from kernelfarm.client.loaders.cpu import CpuLoader, openmp_runtime
 from kernelfarm.client.loaders.elf import SharedLibrary, read_shared_library
 from kernelfarm.client.loaders.host_target import Processor, host_cpu_target, this_processor
@@ -106,6 +109,29 @@ def test_a_missing_feature_of_the_processor_is_named() -> None:
     facts = _facts(abi="kf-cpu-1", cpu_flags="fma warp_drive")
     with pytest.raises(UnavailableError, match="warp_drive"):
         CpuLoader().load(stage(built(SAMPLE), "so"), facts)
+
+
+@pytest.mark.parametrize(("length", "found"), [(None, "none"), (16, "16"), (64, "64")])
+def test_a_kernel_for_another_length_of_vectors_is_refused(
+    length: int | None, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "sve_vector_bytes", lambda: length)
+    library, facts = stage(built(SAMPLE), "so"), _facts(abi="kf-cpu-1", sve_bytes="32")
+    with pytest.raises(UnavailableError, match=f"of 32 bytes, and this thread has {found};"):
+        CpuLoader().load(library, facts)
+    monkeypatch.setattr(cpu, "sve_vector_bytes", lambda: 32)
+    assert CpuLoader().load(library, facts).bind(())
+
+
+def test_a_kernel_states_the_length_of_vectors_that_it_needs() -> None:
+    extras = {t: dict(built(SAMPLE, t).launch.extras) for t in (*TARGETS, "cpu:aarch64-sve256")}
+    lengths = {target: found.get("sve_bytes") for target, found in extras.items()}
+    assert lengths == {**dict.fromkeys(TARGETS), "cpu:aarch64-sve256": "32"}
+
+
+def test_a_status_for_vectors_of_another_length_is_explained() -> None:
+    with pytest.raises(UnavailableError, match="k was compiled for SVE vectors of another length"):
+        raise_for(OTHER_VECTORS, "k")
 
 
 def test_missing_symbol_is_named() -> None:
