@@ -158,6 +158,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_eviction_policies=target.gpu is not None,
         takes_assembly=target.gpu is not None and target.gpu.takes_ptx,
         turns_factors=facts.turns_factors,
+        widens_float8=target.gpu is not None and target.gpu.widens_float8,
     )
 
 

@@ -41,7 +41,8 @@ class GpuFacts:
     stated), makes `multiply_adds_per_cycle` of 16-bit elements, and gets `cache_bytes_per_cycle`
     from the second-level cache. `has_tensor_maps`: it copies blocks of matrices to shared memory
     by descriptors of the matrices. `takes_ptx`: its compiler takes instructions of PTX in Triton's
-    source. Products of matrices are computed by `matrix_instructions`.
+    source. `widens_float8`: an instruction of the chip widens 8-bit floats, and its compiler uses
+    it. Products of matrices are computed by `matrix_instructions`.
     """
 
     triton_backend: str
@@ -71,6 +72,7 @@ class GpuFacts:
     multiply_adds_per_cycle: int = 0
     cache_bytes_per_cycle: int = 64
     has_tensor_maps: bool = False
+    widens_float8: bool = False
 
     def multiplies(self, dtype: str) -> tuple[MatrixInstruction, ...]:
         """The chip's instructions for matrices with elements of a type."""
