@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_program
@@ -279,6 +280,16 @@ def test_products_that_share_rows_share_their_order() -> None:
     program = optimize(prims_of(layer, args), GPU, ProductChoice.OWN).program
     copies = [k for k in program.kernels if not k.reduction and len(k.params) == 2]
     assert len(copies) == 1
+
+
+@pytest.mark.parametrize("name", ["float8-after", "float8-before", "float8-e5m2"])
+def test_8_bit_floats_are_multiplied_in_f32_without_a_rounding(name: str) -> None:
+    """Both types of 16 bits have all their values."""
+    kernel = kernel_of(name, 1)
+    (weight,) = loads_of(kernel, packed_param(kernel))
+    at = kernel.body.index(weight)
+    (wide,) = [s for s in kernel.body if isinstance(s, Compute) and at in s.operands]
+    assert (wide.op, wide.dtype) == ("convert", DType.F32)
 
 
 FLOAT8 = "float8-before"
