@@ -1,8 +1,8 @@
 """Products of few rows by weights of 8 or 4 bits: kernels beside libraries.
 
-A model computes such a weight from integers and scales, or multiplies integers of 8 bits that it
-makes of x (`int8-dynamic`, on a CPU). `own`: kernels that multiply compute it,
-too. `library`: a kernel stores it, and the framework's library multiplies. `dense`: the library
+A model computes such a weight from integers or 8-bit floats and scales, or multiplies integers of 8
+bits that it makes of x (`int8-dynamic`, on a CPU). `own`: kernels that multiply compute it, too.
+`library`: a kernel stores it, and the framework's library multiplies. `dense`: the library
 multiplies by a weight that was stored as bf16 before. Also eager and Inductor. In each arm, copies
 of the weights take turns, so that they come from memory; on a GPU, an arm is a replay of a CUDA
 graph.

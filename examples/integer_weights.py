@@ -1,4 +1,4 @@
-"""Linear layers whose weights are stored as integers: a half or a quarter of the bytes of bf16.
+"""Linear layers whose weights are stored as integers or 8-bit floats, in fewer bytes than bf16.
 
 The layers are plain PyTorch. A compiler sees integers, a conversion, scales and a product, and may
 compute them together, so that no memory holds the weight.
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 GROUP = 128
-"""Terms of a row that share a scale and a zero point, if integers have four bits."""
+"""Terms of a row that share a scale and a zero point, if integers have four bits; sides of a block
+of 8-bit floats that share a scale."""
 
 
 class Int8Linear(nn.Module):
@@ -69,6 +70,50 @@ def dynamic_int8_linear(
     integers = (wide / x_scale).round().clamp(-128, 127).to(torch.int8)
     y = torch._int_mm(integers, weight.t()) * x_scale * scale
     return (y if bias is None else y + bias).to(x.dtype)
+
+
+class Float8Linear(nn.Module):
+    """A linear layer with floats of eight bits, and a scale of each `GROUP` x `GROUP` block.
+
+    Checkpoints like DeepSeek's store weights so.
+
+    Shapes: x: (..., k); weight: (n, k); scale: (ceil(n / GROUP), ceil(k / GROUP)); bias: (n,)
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        weight = layer.weight.detach().float()
+        rows, terms = (-(-side // GROUP) for side in weight.shape)
+        n, k = weight.shape
+        padded = functional.pad(weight, (0, terms * GROUP - k, 0, rows * GROUP - n))
+        blocks = padded.reshape(rows, GROUP, terms, GROUP)
+        largest = torch.finfo(torch.float8_e4m3fn).max
+        scale = blocks.abs().amax((1, 3)).clamp(min=1e-8) / largest
+        self.register_buffer(
+            "weight", (weight / spread_blocks(scale, n, k)).to(torch.float8_e4m3fn)
+        )
+        self.register_buffer("scale", scale)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (..., k) -> (..., n)."""
+        return block_scaled_linear(x, self.weight, self.scale, self.bias)
+
+
+def spread_blocks(scale: Tensor, n: int, k: int) -> Tensor:
+    """The scale of each element of a weight (n, k), by those of its blocks."""
+    return scale.repeat_interleave(GROUP, 0)[:n].repeat_interleave(GROUP, 1)[:, :k]
+
+
+def block_scaled_linear(
+    x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """The layer of `Float8Linear`; the weight is computed in f32 and rounded to the type of x.
+
+    Shapes: x: (..., k); weight: (n, k) of float8; scale: blocks, f32; bias: (n,); result: (..., n)
+    """
+    wide = weight.float() * spread_blocks(scale, *weight.shape)
+    return functional.linear(x, wide.to(x.dtype), bias)
 
 
 class Int4Linear(nn.Module):

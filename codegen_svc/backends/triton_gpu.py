@@ -161,6 +161,7 @@ def scalar_rules(target: TargetFacts, kernel: Kernel) -> ScalarRules:
         takes_assembly=target.gpu is not None and target.gpu.takes_ptx,
         turns_factors=facts.turns_factors,
         streamed=streamed_params(kernel, target.memory),
+        widens_float8=target.gpu is not None and target.gpu.widens_float8,
     )
 
 

@@ -32,7 +32,11 @@ from frontend_svc.operators.extern.attention import (
     attention_scale,
     is_causal,
 )
-from frontend_svc.operators.extern.contractions import convolution_window, is_unscaled_sum
+from frontend_svc.operators.extern.contractions import (
+    adjacent_axes,
+    convolution_window,
+    is_unscaled_sum,
+)
 from kernelfarm.errors import InvalidGraphError, UserKernelError, VerificationError
 from kernelfarm.ir.builder import GraphBuilder
 from kernelfarm.ir.graph_ir import (
@@ -208,6 +212,7 @@ class _Importer:
             scale=None if self._adds_in_no_order(node) else attention_scale(node, read),
             is_causal=is_causal(node) or None,
             window=convolution_window(node),
+            adjacent=adjacent_axes(node, [self._layouts[value] for value in uses_of(node)]),
         )
         self._externs[index] = reason
         for value, made in zip(node.results, values, strict=True):

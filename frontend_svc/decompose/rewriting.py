@@ -57,6 +57,7 @@ class Rebuild:
             scale=node.attr("scale"),
             is_causal=node.attr("is_causal"),
             window=node.attr("window"),
+            adjacent=node.attr("adjacent"),
         )
 
     def operands_of(self, node: Node) -> tuple[int, ...]:

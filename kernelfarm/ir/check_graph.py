@@ -31,6 +31,10 @@ from kernelfarm.ir.work_budget import spend
 ATEN_DIALECT = "aten"
 PRIMS_DIALECT = "prims"
 
+_TEMPLATE_PREFIX, _TEMPLATE_DOTS = "template.", 1
+"""Names of the optimizer's own operators, `template.NAME`: it has template kernels for them. An
+operator of a framework's library has a third part, its overload."""
+
 MAX_CONSTANT_BYTES = 64 * 1024
 """Larger constants must be inputs."""
 
@@ -120,6 +124,11 @@ class _Walk:
         spend(5 + len(node.args) + len(node.attrs) + len(node.results))
         if not node.op:
             raise InvalidGraphError(f"{where}: no operator name; expected one")
+        if node.op.startswith(_TEMPLATE_PREFIX) and node.op.count(".") == _TEMPLATE_DOTS:
+            raise InvalidGraphError(
+                f"{where}: unknown operator, of the farm's own templates;"
+                " expected an operator of the framework, as aten.mm.default"
+            )
         if len(node.results) != len(node.types):
             raise InvalidGraphError(
                 f"{where}: {len(node.types)} types for {len(node.results)} results;"

@@ -15,6 +15,7 @@ from kernelfarm.ir.triton.user_kernel import USER_KERNEL_OP
 WINDOW_NUMBERS = 7
 """Two strides, paddings and dilations of a convolution, and its groups."""
 _NUMBERS = range(2**32)
+_AXES = range(64)
 
 
 def check_extern(node: Node) -> None:
@@ -60,9 +61,19 @@ def _check_stated(node: Node) -> None:
     length = node.attr("length")
     if length is not None and not isinstance(length, Expr):
         raise rule_broken(node, f"length={length!r}", "a size, if stated")
+    adjacent = node.attr("adjacent")
+    if adjacent is not None and not _is_of_operands(adjacent, node):
+        raise rule_broken(node, f"adjacent={adjacent!r}", "one axis for each operand, if stated")
     window = node.attr("window")
     if window is not None and not is_window(window):
         raise rule_broken(node, f"window={window!r}", f"{WINDOW_NUMBERS} numbers, if stated")
+
+
+def _is_of_operands(adjacent: Arg, node: Node) -> bool:
+    """True for a small number for each operand; a node without operands is being made."""
+    if not isinstance(adjacent, tuple) or len(adjacent) != len(node.args or adjacent):
+        return False
+    return all(type(axis) is int and axis in _AXES for axis in adjacent)
 
 
 def _check_user_kernel(node: Node) -> None:

@@ -148,7 +148,8 @@ _TABLE: tuple[Prim, ...] = (
     # states that a sum of a product and a tensor scales neither, which its tensors do not show.
     # `window` has the strides, padding and dilations of both axes of a convolution of images that
     # is not transposed, and the number of its groups. `length` is the number of keys of attention
-    # that a template kernel reads in pages. With `kernel`
+    # that a template kernel reads in pages. `adjacent` has, for each tensor of an operator that
+    # takes no other layout, the axis whose elements are adjacent in memory. With `kernel`
     # (`kernelfarm.ir.triton.node`), the node is a Triton kernel of the user: the farm compiles it,
     # and the client launches it.
     Prim(
@@ -156,7 +157,7 @@ _TABLE: tuple[Prim, ...] = (
         PrimKind.EXTERN,
         None,
         ("is_contraction", "node", "op"),
-        ("is_causal", "is_unscaled", "kernel", "length", "scale", "window"),
+        ("adjacent", "is_causal", "is_unscaled", "kernel", "length", "scale", "window"),
     ),
 )
 

@@ -40,11 +40,11 @@ class FewRowFacts:
 
     `paired` are those of bf16 on processors that multiply pairs of them, in place of `narrow`.
     `wide_columns` and `narrow_columns` are those by weights (k, n), whose columns are contiguous.
-    `integers` are those by weights that a model computes from integers of 8 bits,
-    `shared_integers` and `shared_integer_columns` from smaller ones that share stored integers; the
-    library's time includes a kernel that stores the weight. `grouped_nibbles` are those by words of
-    integers of four bits that have a scale for 128 terms, which a template kernel computes. None:
-    the library computes all of them.
+    `integers` are those by weights that a model computes from integers of 8 bits, `float8` from
+    floats of 8 bits, `shared_integers` and `shared_integer_columns` from smaller integers that
+    share stored ones; the library's time includes a kernel that stores the weight.
+    `grouped_nibbles` are those by words of integers of four bits that have a scale for 128 terms,
+    which a template kernel computes. None: the library computes all of them.
     """
 
     wide: ProductTimes | None = None
@@ -53,6 +53,7 @@ class FewRowFacts:
     narrow_columns: ProductTimes | None = None
     paired: ProductTimes | None = None
     integers: ProductTimes | None = None
+    float8: ProductTimes | None = None
     shared_integers: ProductTimes | None = None
     shared_integer_columns: ProductTimes | None = None
     grouped_nibbles: ProductTimes | None = None

@@ -42,7 +42,8 @@ class GpuFacts:
     from the second-level cache. `has_tensor_maps`: it copies blocks of matrices to shared memory
     by descriptors of the matrices. `has_programmatic_launches`: blocks can start before the kernel
     ahead has ended, and wait for its end. `takes_ptx`: its compiler takes instructions of PTX in
-    Triton's source. Products of matrices are computed by `matrix_instructions`.
+    Triton's source. `widens_float8`: an instruction of the chip widens 8-bit floats, and its
+    compiler uses it. Products of matrices are computed by `matrix_instructions`.
     """
 
     triton_backend: str
@@ -73,6 +74,7 @@ class GpuFacts:
     cache_bytes_per_cycle: int = 64
     has_tensor_maps: bool = False
     has_programmatic_launches: bool = False
+    widens_float8: bool = False
 
     def multiplies(self, dtype: str) -> tuple[MatrixInstruction, ...]:
         """The chip's instructions for matrices with elements of a type."""

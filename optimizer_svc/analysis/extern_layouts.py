@@ -14,6 +14,7 @@ from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.graph_ir import Node, TensorType
 from optimizer_svc.analysis.graph_facts import operands
 
+LAST_AXIS = -1
 _IMAGE_RANK = 4
 
 _OPS_OF_ANY_STRIDES = frozenset(
@@ -58,13 +59,19 @@ IMAGE_OPERATORS = {
 """Operators with free images, by name: convolutions over two axes."""
 
 
-def takes_any_strides(node: Node) -> bool:
-    """True if an extern node takes operands of any strides at no cost.
+def adjacent_axes(node: Node) -> tuple[int | None, ...]:
+    """The axis of each operand of an extern node that must be adjacent; None takes any strides.
 
     Other operators may rely on a contiguous last axis without checking it, as attention kernels do.
     The captured graph guarantees one by copies, which Prims do not show.
     """
-    return str(node.attr("op")).rpartition(".")[0] in _OPS_OF_ANY_STRIDES
+    count = len(operands(node))
+    stated = node.attr("adjacent")
+    if isinstance(stated, tuple) and len(stated) == count:
+        return tuple(axis if isinstance(axis, int) else LAST_AXIS for axis in stated)
+    if str(node.attr("op")).rpartition(".")[0] in _OPS_OF_ANY_STRIDES:
+        return (None,) * count
+    return (LAST_AXIS,) * count
 
 
 def image_operator(node: Node, types: Mapping[int, TensorType]) -> ImageOperator | None:

@@ -1,4 +1,4 @@
-"""Weights that a model computes from fewer bytes: integers of 8 or 4 bits, times scales.
+"""Weights that a model computes from fewer bytes: integers or 8-bit floats, times scales.
 
 Such a weight need not exist in memory: a kernel that multiplies by it computes its elements from
 what is stored. Integers of less than 8 bits share a stored integer. So that a loop reads each
@@ -78,12 +78,14 @@ class WeightScale:
 class IntegerWeight:
     """A weight that is computed from `stored_bytes` in memory; sums by it are made of parts.
 
-    If it `has_rows`, terms of a part are neighbours in memory; else results are.
+    If it `has_rows`, terms of a part are neighbours in memory; else results are. Most of what is
+    stored has type `dtype`: integers, or floats of 8 bits.
     """
 
     order: PartOrder
     has_rows: bool
     stored_bytes: int
+    dtype: DType
     scale: WeightScale | None = None
 
 
@@ -120,8 +122,9 @@ def integer_weight(
             has_rows = indices.share_elements(order, largest)
             if has_rows is not None:
                 scale = _scale_of(facts, weight, indices, order)
-                return IntegerWeight(order, has_rows, stored_bytes, scale)
-    return Refused("by a computed weight whose integers are stored in another order")
+                dtype = facts.types[largest].dtype
+                return IntegerWeight(order, has_rows, stored_bytes, dtype, scale)
+    return Refused("by a computed weight whose elements are stored in another order")
 
 
 def _orders(facts: GraphFacts, source: int, parts: int, k: int) -> Iterator[PartOrder]:

@@ -11,7 +11,7 @@ from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.targets import TargetFacts
 from optimizer_svc.analysis.extents import is_empty
 from optimizer_svc.analysis.product_operands import MAX_FEW_ROWS, Product
-from optimizer_svc.analysis.product_times import tile_times, times_of
+from optimizer_svc.analysis.product_times import computed_weight, tile_times, times_of
 from optimizer_svc.analysis.verdicts import Refused
 
 MIN_TILED_COLUMNS = 64
@@ -33,6 +33,7 @@ def kernels_refuse(
     most = _most_rows(target, weight.dtype, product)
     if most is None:
         by = " by a weight of contiguous columns" if product.has_columns else ""
+        by = f" {computed_weight(product)}" if product.integers is not None else by
         return Refused(f"of {weight.dtype.value}{by}, for which the target has no kernels")
     if not all(extent.is_constant for extent in (rows, *weight.shape)):
         return Refused("of varying sizes")
@@ -42,8 +43,9 @@ def kernels_refuse(
     is_timed = target.many_rows is not None and product.integers is None
     if rows.constant <= most or is_asked_for or is_timed:
         return None
+    by = f" {computed_weight(product)}" if product.integers is not None else ""
     untimed = ", for which kernels were not timed" if has_units else ""
-    return Refused(f"of more than {most} rows{untimed}")
+    return Refused(f"of more than {most} rows{by}{untimed}")
 
 
 def tiles_refuse(

@@ -49,7 +49,7 @@ def expected_of_few_rows(
     """The times of a product without other kernels."""
     times = None if target.few_rows is None else times_of(weight.dtype, target.few_rows, product)
     if times is None:
-        return Refused("of a kind that was not measured")
+        return Refused(f"{computed_weight(product) or 'of a kind'} that was not measured")
     units, itemsize_bytes = target.products, weight.dtype.itemsize_bytes
     if units is not None and weight.shape[-1].constant * itemsize_bytes % units.row_bytes:
         return Refused(f"by weights with rows of no multiple of {units.row_bytes} bytes")
@@ -151,9 +151,16 @@ def times_of(dtype: DType, known: FewRowFacts, product: Product) -> ProductTimes
 
 def _times_of_integers(known: FewRowFacts, integers: IntegerWeight) -> ProductTimes | None:
     """The times of products by weights that a model computes."""
+    if integers.dtype.is_float:
+        return known.float8 if integers.order.count == 1 and integers.has_rows else None
     if integers.order.count == 1:
         return known.integers if integers.has_rows else None
     return known.shared_integers if integers.has_rows else known.shared_integer_columns
+
+
+def computed_weight(product: Product) -> str:
+    """The weight of a product as a part of a sentence, if a model computes it; else empty."""
+    return "" if product.integers is None else f"by a weight of {product.integers.dtype.value}"
 
 
 def times_text(expected: ExpectedTimes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
@@ -69,6 +69,15 @@ def span_elems(storage: Storage) -> Expr:
 def temporary_storage(facts: GraphFacts, value: int) -> Storage:
     """Memory for a value of a kernel, in the layout of its type."""
     return storage_of(value, BufferKind.TEMPORARY, facts.types[value])
+
+
+def with_adjacent(storage: Storage, axis: int) -> Storage:
+    """The storage with the elements of an axis adjacent, and the other axes in order."""
+    shape = list(storage.shape)
+    inner = shape.pop(axis)
+    *strides, _ = contiguous_strides((*shape, inner))
+    strides.insert(axis, ONE)
+    return replace(storage, strides=tuple(strides))
 
 
 def existing_storages(facts: GraphFacts) -> dict[int, Storage]:

@@ -20,7 +20,7 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.cat_pieces import is_of_row_sums
 from optimizer_svc.analysis.costly_values import WHOLE_ROWS, store_costly
 from optimizer_svc.analysis.extents import is_empty
-from optimizer_svc.analysis.extern_layouts import takes_any_strides
+from optimizer_svc.analysis.extern_layouts import LAST_AXIS, adjacent_axes
 from optimizer_svc.analysis.graph_facts import (
     GraphFacts,
     graph_facts,
@@ -32,6 +32,7 @@ from optimizer_svc.analysis.storages import (
     output_aliases,
     storage_of,
     temporary_storage,
+    with_adjacent,
 )
 from optimizer_svc.analysis.strided_views import StridedView, is_same_layout, view_between
 from optimizer_svc.analysis.templates import is_template
@@ -66,9 +67,9 @@ def choose_materialized(
     for choice in contractions:
         for rows in sorted((*choice.rows.values(), *choice.weights.values())):
             if rows in facts.types:
-                _operand_view(facts, storages, rows, takes_any=False)
+                _operand_view(facts, storages, rows, LAST_AXIS)
         for value in sorted(choice.stored & facts.types.keys()):
-            _operand_view(facts, storages, value, takes_any=True)
+            _operand_view(facts, storages, value, None)
     strided = products.strided.union(*(choice.factors for choice in contractions))
     _materialize_multiplied(facts, storages, products, strided)
     row_cats = _materialize_rows(facts, storages, products)
@@ -215,34 +216,40 @@ def _operand_views(facts: GraphFacts, storages: dict[int, Storage]) -> dict[int,
     for node in facts.graph.nodes:
         if node.op != "extern":
             continue
-        takes_any = takes_any_strides(node)
-        for value in operands(node):
-            if value not in views or not (takes_any or _is_contiguous_inside(views[value])):
-                views[value] = _operand_view(facts, storages, value, takes_any=takes_any)
+        for value, axis in zip(operands(node), adjacent_axes(node), strict=True):
+            if value not in views or not _is_adjacent(views[value], axis):
+                views[value] = _operand_view(facts, storages, value, axis)
     return views
 
 
-def _is_contiguous_inside(view: StridedView) -> bool:
-    """True if the elements of the last axis are adjacent."""
-    return not view.shape or view.shape[-1] is ONE or view.strides[-1] is ONE
+def _is_adjacent(view: StridedView, axis: int | None) -> bool:
+    """True if the elements of an axis are adjacent, if one must be."""
+    if axis is None or not view.shape:
+        return True
+    return view.shape[axis] is ONE or view.strides[axis] is ONE
 
 
 def _operand_view(
-    facts: GraphFacts, storages: dict[int, Storage], value: int, *, takes_any: bool
+    facts: GraphFacts, storages: dict[int, Storage], value: int, axis: int | None
 ) -> StridedView:
     """The operand as a view of memory; materializes the viewed value, or the operand itself.
 
     Operands that are views of one value share its memory: what is stored is the first value on the
-    way to the operand that the operand is a view of.
+    way to the operand that the operand is a view of. The elements of `axis` are adjacent, unless
+    the operand is memory already.
     """
     for stored in _ways_to_store(facts, storages, value):
         view = view_between(facts, value, stored.whole())
         if isinstance(view, Refused):
             continue
-        if takes_any or _is_contiguous_inside(view) or stored.value == value:
+        is_last_way = stored.value == value and (value in storages or axis in (None, LAST_AXIS))
+        if _is_adjacent(view, axis) or is_last_way:
             storages[stored.value] = stored
             return view
-    raise InternalError(f"operand %{value} has no memory; expected memory of its own")
+    if axis is None:
+        raise InternalError(f"operand %{value} has no memory; expected memory of its own")
+    storages[value] = with_adjacent(temporary_storage(facts, value), axis)
+    return storages[value].whole()
 
 
 def _ways_to_store(
@@ -271,7 +278,7 @@ def _materialize_multiplied(
     `strided` values are views of memory with steps.
     """
     for value in sorted(strided & facts.types.keys()):
-        view = _operand_view(facts, storages, value, takes_any=True)
+        view = _operand_view(facts, storages, value, None)
         is_apart = value in products.adjacent and view.strides[-1] is not ONE
         if is_apart or ZERO in view.strides:  # a row that is repeated is no row of a tile
             storages[value] = temporary_storage(facts, value)

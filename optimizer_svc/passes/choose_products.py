@@ -133,7 +133,8 @@ class _Chooser:
         elif expected.is_kernel_faster:
             self._take(node, found, times_text(expected))
         else:
-            self._note(node, "the framework", times_text(expected))
+            stored = "" if found.integers is None else ", by a weight that a kernel stores"
+            self._note(node, f"the framework{stored}", times_text(expected))
 
     def result(self) -> Products:
         """The choice, with its reasons."""
@@ -315,6 +316,8 @@ class _Chooser:
         self._found[node.results[0]] = found
         by = "a kernel" if found.slices == 1 else f"kernels, in {found.slices} slices"
         by += " in tiles" if found.is_tiled and not self._target.has_matrix_units else ""
+        if found.integers is not None:
+            by += f" that computes its weight from {found.integers.dtype.value}"
         self._note(node, by, reason)
 
     def _note(self, node: Node, by: str, reason: str) -> None:

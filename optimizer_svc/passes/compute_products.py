@@ -47,7 +47,7 @@ from optimizer_svc.ir.products import Products
 
 LINE_ELEMENTS = 16
 """Elements of f32 in a cache line of a processor."""
-_EXACT = (DType.I8, DType.U8, DType.BOOL)
+_EXACT = (DType.I8, DType.U8, DType.BOOL, DType.F8E4M3FN, DType.F8E5M2)
 """Types whose values f16 and bf16 hold."""
 
 
@@ -225,7 +225,7 @@ class _Writer(PrimsWriter):
         return self.add(node, "reshape", total, shape=(ONE, *self.types[total].shape))
 
     def _exact(self, node: Node, weight: int) -> int:
-        """A weight in f32 instead of its rounding to 16 bits, if that changes no integer of 8."""
+        """A weight in f32 instead of its rounding to 16 bits, if that changes no value."""
         views: list[int] = []
         value = weight
         while (made := self._producers.get(value)) is not None and made.op in VIEW_OPS:

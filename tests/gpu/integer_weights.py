@@ -1,4 +1,4 @@
-"""Products of few rows by weights that kernels compute from integers of 8 or 4 bits."""
+"""Products of few rows by weights that kernels compute from integers or 8-bit floats."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from tests.gpu.case import Case, Tensors, case
-from tests.support.integer_weights import FORMS, Form, int4_neighbours, operands
+from tests.support.integer_weights import FLOAT8_FORMS, FORMS, Form, int4_neighbours, operands
 
 SIZES = (1000, 1152)
 """Results n and terms k of a weight of at least 1 MiB as f16; they fit no block."""
@@ -32,8 +32,9 @@ def integer_cases() -> Iterator[Case]:
         for at, rows in enumerate(ROWS):
             dtype = HALF_TYPES[(number + at) % len(HALF_TYPES)]
             word = str(dtype).removeprefix("torch.")
+            stored = "8-bit floats" if name in FLOAT8_FORMS else "integers"
             yield case(
-                f"{rows} rows by integers, {name}, {n} x {k}, in {word}",
+                f"{rows} rows by {stored}, {name}, {n} x {k}, in {word}",
                 FORMS[name].layer,
                 partial(_operands, FORMS[name], rows, (n, k), dtype),
                 has_products=True,
@@ -61,4 +62,4 @@ def _biased(rows: int, dtype: torch.dtype) -> Tensors:
 def _operands(form: Form, rows: int, sizes: tuple[int, int], dtype: torch.dtype) -> Tensors:
     torch.manual_seed(rows)
     made = operands(form, rows, *sizes)
-    return tuple(t.to(dtype) if t.is_floating_point() else t for t in made)
+    return tuple(t.to(dtype) if t.dtype is torch.bfloat16 else t for t in made)

@@ -1,7 +1,8 @@
 """8-bit floats on accelerators: bit patterns in `uint8`, widened to f32 and rounded back.
 
-Few chips convert them, and each does it differently. Integer arithmetic gives the same results on
-all chips, those of PyTorch on a CPU. They are for storage: kernels may only move and convert them.
+Integer arithmetic gives the same results on all chips, those of PyTorch on a CPU. Some chips have
+an instruction that widens two of them to f16, which gives these results, too. They are for storage:
+kernels may only move and convert them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ FLOATS_8 = frozenset({DType.F8E4M3FN, DType.F8E5M2})
 _MOVING_OPS = frozenset({"convert", "where"})
 
 
-def widened(text: str, dtype: DType) -> str:
-    """An 8-bit float as f32."""
-    return f"kf_widen_{dtype.value}({text})"
+def widened(text: str, dtype: DType, *, has_instruction: bool = False) -> str:
+    """An 8-bit float as f32; `has_instruction`: the chip widens it by an instruction."""
+    return f"kf_{'extend' if has_instruction else 'widen'}_{dtype.value}({text})"
 
 
 def narrowed(text: str, dtype: DType) -> str:
@@ -80,14 +81,22 @@ FLOAT8_HELPERS: dict[str, str] = {
 def kf_widen_f8e5m2(x):
     return (x.to(tl.int16) << 8).to(tl.float16, bitcast=True).to(tl.float32)
 """,
-    # 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinity, all ones is NaN.
+    # 1 sign, 4 exponent (bias 7), 3 mantissa bits; no infinity, all ones is NaN. The same bits of
+    # an f16 (bias 15) are 2^8 times less, also those of subnormal numbers; all ones would be 480.
     "kf_widen_f8e4m3fn": """
 def kf_widen_f8e4m3fn(x):
-    magnitude = x.to(tl.int32) & 0x7F
-    normal = ((magnitude << 20) + 0x3C000000).to(tl.float32, bitcast=True)
-    value = tl.where(magnitude < 8, magnitude.to(tl.float32) * 0.001953125, normal)
-    value = tl.where(magnitude == 0x7F, float("nan"), value)
-    return tl.where(x.to(tl.int32) >= 0x80, -value, value)
+    shifted = (x.to(tl.int8, bitcast=True).to(tl.int16) << 7) & -0x4080
+    value = shifted.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
+    return tl.where(tl.abs(value) == 480.0, float("nan"), value)
+""",
+    # PTX ISA, "cvt": .f16x2 from .e4m3x2 and .e5m2x2, sm_89 or later. f16 has all their values.
+    "kf_extend_f8e5m2": """
+def kf_extend_f8e5m2(x):
+    return x.to(tl.float8e5, bitcast=True).to(tl.float16).to(tl.float32)
+""",
+    "kf_extend_f8e4m3fn": """
+def kf_extend_f8e4m3fn(x):
+    return x.to(tl.float8e4nv, bitcast=True).to(tl.float16).to(tl.float32)
 """,
     "kf_narrow_f8e5m2": _narrow_text(DType.F8E5M2, 2, 15, 143 << 23, 0x7C),
     # 464 and all larger numbers become the largest number, as in PyTorch 2.13.

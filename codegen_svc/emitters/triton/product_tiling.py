@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
+from codegen_svc.emitters.triton.grouped_loads import points_of_groups
 from codegen_svc.emitters.triton.pixel_windows import PixelWindows, pixel_windows
 from codegen_svc.emitters.triton.product_search import (
     FACTOR_BYTES,
@@ -151,6 +152,10 @@ def _first(kernel: Kernel, found: Contraction, target: TargetFacts, index_bits: 
     else:
         rblock = least if sums == 1 else _NARROW_TILE_COLUMNS
         kblock = _NARROW_TILE_POINTS
+    factors = [factor for s in found.sums for factor in (s.left, s.right)]
+    within = points_of_groups(kernel, kblock, factors)
+    stages = 1 + (stages - 1) * (kblock // within)  # as many bytes on their way
+    kblock = within
     summed = static_numel(kernel.reduction)
     if summed is not None:
         kblock = max(_MIN_POINTS, min(kblock, next_power_of_2(summed)))

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 
 from codegen_svc.emitters.triton.accumulators import accumulators
 from codegen_svc.emitters.triton.block import Block, BlockNames, make_block
+from codegen_svc.emitters.triton.grouped_loads import at_step_start, grouped_loads
 from codegen_svc.emitters.triton.index import R_FLAT, X_FLAT, numel
 from codegen_svc.emitters.triton.pixel_boxes import (
     R_MASK,
@@ -349,11 +350,15 @@ def _side_lines(product: _Product, side: _Side, factors: list[int]) -> list[str]
     needed = [n for n in roots if n in side.varying]
     # One program reads an element of a factor once if its tile has all elements of the other.
     eviction = "evict_first" if not side.is_left and product.is_one_row else ""
+    grouped: frozenset[int] = frozenset()
+    if product.windows is None:
+        grouped = grouped_loads(product.kernel, product.tile.tiling.kblock, _factors(product))
+    starts = at_step_start(block, grouped, product.kernel.reduction[0]) if grouped else block
     for number in needed:
         if number in product.maps:
             lines.append(f"{product.tile.names[number]} = {product.maps[number].loaded()}")
         else:
-            lines += _statements(block, [number], eviction)
+            lines += _statements(starts if number in grouped else block, [number], eviction)
     for factor in dict.fromkeys(factors):
         statement = product.kernel.body[factor]
         is_zero = isinstance(statement, Load) and statement.mask is None

@@ -187,7 +187,8 @@ class ScalarRules:
     functions may have the precision of f16 and bf16 results. `takes_eviction_policies`: loads may
     state for how long a cache should keep what they read. `takes_assembly`: its compiler takes
     inline PTX. `turns_factors`: a product's factors are loaded as they lie in memory, and then
-    transposed. `streamed` are the parameters that do not stay in a cache anyway.
+    transposed. `streamed` are the parameters that do not stay in a cache anyway. `widens_float8`:
+    its compiler widens 8-bit floats by the chip's instruction.
     """
 
     target: str
@@ -201,6 +202,7 @@ class ScalarRules:
     takes_assembly: bool = False
     turns_factors: bool = False
     streamed: frozenset[str] = frozenset()
+    widens_float8: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ def compute_text(op: str, operands: tuple[Operand, ...], dtype: DType, rules: Sc
         if used is DType.F64 and not rules.has_f64:
             raise KernelRejectedError(f"{op} on f64 is not supported on {rules.target}")
     if op == "convert":
-        return _convert_text(operands[0], dtype, rules.target)
+        return _convert_text(operands[0], dtype, rules)
     if op == "pow":
         return _pow_text(operands[0], operands[1], rules)
     template = _template(op, kind, rules)
@@ -265,20 +267,20 @@ def _inlined(operand: Operand) -> str:
     return f"({text})" if text.startswith("-") else text
 
 
-def _convert_text(operand: Operand, dtype: DType, target: str) -> str:
+def _convert_text(operand: Operand, dtype: DType, rules: ScalarRules) -> str:
     if dtype is operand.dtype:
         return operand.text
     if operand.dtype in FLOATS_8:
-        wide = Operand(widened(operand.text, operand.dtype), DType.F32)
-        return _convert_text(wide, dtype, target)
+        text = widened(operand.text, operand.dtype, has_instruction=rules.widens_float8)
+        return _convert_text(Operand(text, DType.F32), dtype, rules)
     if dtype in FLOATS_8:
         return narrowed(operand.text, dtype)
     if dtype is DType.BOOL:
         return f"{operand.text} != 0"
     if operand.dtype is DType.F64 and dtype in (DType.BF16, DType.F16):
         # Triton has no direct conversion on every target.
-        return f"{operand.text}.to(tl.float32).to({triton_type(dtype, target)})"
-    return f"{operand.text}.to({triton_type(dtype, target)})"
+        return f"{operand.text}.to(tl.float32).to({triton_type(dtype, rules.target)})"
+    return f"{operand.text}.to({triton_type(dtype, rules.target)})"
 
 
 def _pow_text(base: Operand, exponent: Operand, rules: ScalarRules) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from frontend_svc.operators.core.extents import Extents, text_of
 from frontend_svc.operators.core.registry import EXTERN_CHECKS
 from kernelfarm.errors import InvalidGraphError
+from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.extern_rule import is_window
 from kernelfarm.ir.graph_ir import Arg, Node, TensorType
 
@@ -59,6 +60,26 @@ def is_unscaled_sum(node: Node) -> bool:
     return node.op == "aten.addmm.default" and is_one
 
 
+def adjacent_axes(node: Node, types: Types) -> tuple[Arg, ...] | None:
+    """The axis of each operand whose elements are adjacent; None for operators of any layout.
+
+    Libraries multiply 8-bit floats row by row of both matrices, so the second one has columns in
+    memory, and check the layouts of scales.
+    """
+    if not node.op.startswith(_SCALED_PRODUCTS):
+        return None
+    return tuple(_adjacent_axis(tensor) for tensor in types)
+
+
+def _adjacent_axis(tensor: TensorType) -> int:
+    """The last axis, unless another one is adjacent in memory."""
+    last = max(tensor.rank - 1, 0)
+    strides = tensor.strides
+    if strides is None or not strides or ONE in (strides[-1], tensor.shape[-1]):
+        return last
+    return strides.index(ONE) if ONE in strides else last
+
+
 def convolution_window(node: Node) -> tuple[Arg, ...] | None:
     """Strides, padding and dilations of a convolution of images or its gradients, and its groups.
 
@@ -82,6 +103,7 @@ def _window(steps: Sequence[Arg], groups: Arg) -> tuple[Arg, ...] | None:
     return found if is_window(found) else None
 
 
+_SCALED_PRODUCTS = ("aten._scaled_mm", "aten._scaled_grouped_mm")
 _STEP_ARGUMENTS = 6
 _PLAIN_STEPS = {"aten.convolution.default": 3, "aten.convolution_backward.default": 4}
 """The position of the strides among the arguments, six of which say how the window moves."""

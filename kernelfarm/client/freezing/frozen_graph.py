@@ -34,6 +34,8 @@ from kernelfarm.targets import FrozenProductFacts, TargetFacts, target_facts
 LEAST_PACKED = 65536
 """Integers of a smaller tensor are computed on once, as those of tables of positions."""
 _PACKED_TYPES = frozenset({torch.int8, torch.uint8, torch.int32})
+_PACKED_FLOATS = frozenset({torch.float8_e4m3fn, torch.float8_e5m2})
+"""On GPUs: processors multiply a stored weight faster, but for single rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,10 @@ def freeze_graph(
     """The graph, divided; None if nothing can be computed once. `traced` is not changed.
 
     `parameters` are the positions of the arguments that do not change. Weights that are stored as
-    integers stay so. `target` is that of the device that computes, by default the one of the
-    parameters. On a GPU, norms are folded and weights of convolutions ordered. On a processor with
-    oneDNN, weights are packed; if the library is to compute all `products`, theirs are, too.
+    integers stay so, on GPUs also those of 8-bit floats. `target` is that of the device that
+    computes, by default the one of the parameters. On a GPU, norms are folded and weights of
+    convolutions ordered. On a processor with oneDNN, weights are packed; if the library is to
+    compute all `products`, theirs are, too.
 
     Raises:
         NotFrozenError: an operator needs a layout that it would not get.
@@ -77,8 +80,9 @@ def freeze_graph(
     mode = detect_fake_mode([value_of(node) for node in arguments])
     if mode is None:
         return None
-    frozen = [arguments[i] for i in parameters if not _is_packed(value_of(arguments[i]))]
-    values = FrozenValues(graph, frozen, mode)
+    frozen = {arguments[i] for i in parameters}
+    packed = {node for node in frozen if _is_packed(value_of(node), target)}
+    values = FrozenValues(graph, frozen - packed, mode, packed)
     fold_norms(values)
     operators = packed_operators()
     if is_for_gpu(target) if target else values.gpu is not None:
@@ -114,13 +118,16 @@ def _gpu_facts(target: str, device: torch.device | None) -> TargetFacts | None:
         return None
 
 
-def _is_packed(value: Any) -> bool:
-    """True for the integers of a weight, from which each call computes the weight.
+def _is_packed(value: Any, target: str) -> bool:
+    """True for the integers or 8-bit floats of a weight, from which each call computes the weight.
 
     Computed once, it would take twice to eight times their memory, which limits products of few
     rows.
     """
-    if not isinstance(value, torch.Tensor) or value.dtype not in _PACKED_TYPES:
+    if not isinstance(value, torch.Tensor):
+        return False
+    has_gpu = is_for_gpu(target) if target else value.device.type == "cuda"
+    if value.dtype not in _PACKED_TYPES | (_PACKED_FLOATS if has_gpu else frozenset()):
         return False
     return all(isinstance(n, int) for n in value.shape) and value.numel() >= LEAST_PACKED
 

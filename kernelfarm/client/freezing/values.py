@@ -26,16 +26,23 @@ class FrozenValues:
     """The nodes of one graph whose values cannot change while its parameters do not.
 
     `nodes` depend on parameters; nodes that depend on nothing, such as numbers, may be computed
-    with them. Passes add nodes with `call`, which makes their values without data.
+    with them. Passes add nodes with `call`, which makes their values without data. What each call
+    computes from `packed` parameters reads no other value that would be larger than what it is
+    computed from, as scales of blocks that are spread over a weight.
     """
 
     def __init__(
-        self, graph: fx.Graph, parameters: Iterable[fx.Node], mode: FakeTensorMode
+        self,
+        graph: fx.Graph,
+        parameters: Iterable[fx.Node],
+        mode: FakeTensorMode,
+        packed: Iterable[fx.Node] = (),
     ) -> None:
         self.graph = graph
         self.mode = mode
         self.nodes = set(parameters)
         self.free: set[fx.Node] = set()
+        self._scales = _scales(graph, self.nodes, set(packed))
         for node in graph.nodes:
             self._visit(node)
 
@@ -78,8 +85,29 @@ class FrozenValues:
             return
         if not any(operand in self.nodes for operand in operands):
             self.free.add(node)
-        elif not _expands(node):
+        elif not _expands(node, 0 if node in self._scales else LARGE_BYTES):
             self.nodes.add(node)
+
+
+def _scales(graph: fx.Graph, parameters: set[fx.Node], packed: set[fx.Node]) -> set[fx.Node]:
+    """The values from which, and from packed parameters, other unchanging values are computed."""
+    if not packed:
+        return set()
+    unchanging, unpacked = parameters | packed, set(packed)
+    for node in graph.nodes:
+        operands = node.all_input_nodes
+        is_computed = node.op == "call_function" and _is_pure(node)
+        if node.op != "get_attr" and not (is_computed and unchanging.issuperset(operands)):
+            continue
+        unchanging.add(node)
+        if not unpacked.isdisjoint(operands):
+            unpacked.add(node)
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        is_read = any(user in unpacked or user in found for user in node.users)
+        if is_read and node in unchanging and node not in unpacked:
+            found.add(node)
+    return found
 
 
 def value_of(node: Any) -> Any:
@@ -123,14 +151,14 @@ def _is_sized(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(_is_sized(item) for item in value)
 
 
-def _expands(node: fx.Node) -> bool:
-    """True if a result is large, and larger than what it is computed from."""
+def _expands(node: fx.Node, large_bytes: int) -> bool:
+    """True if a result has more than so many bytes, and more than what it is computed from."""
     value = value_of(node)
     if not isinstance(value, torch.Tensor) or is_view(node):
         return False
     operands = [value_of(operand) for operand in node.all_input_nodes]
     read = sum(_bytes(operand) for operand in operands if isinstance(operand, torch.Tensor))
-    return value.numel() * value.element_size() > max(LARGE_BYTES, read)
+    return value.numel() * value.element_size() > max(large_bytes, read)
 
 
 def _bytes(value: torch.Tensor) -> int:

@@ -56,13 +56,20 @@ class Processor:
     def targets(self) -> tuple[str, ...]:
         """All CPU targets that the processor runs: widest vectors and most features first.
 
-        Of equal ones, its maker's are first.
+        Of equal ones, its maker's are first. Those for scalable vectors are last: no such processor
+        was measured, and by LLVM's model Neoverse V1 is as fast with NEON.
         """
         fitting = []
         for facts in all_targets().values():
             needed = facts.processor
             if needed is not None and not self.lacks(facts):
-                rank = (-needed.vector_bytes, -len(needed.flags), needed.maker is None)
+                is_last = needed.has_scalable_vectors
+                rank = (
+                    is_last,
+                    -needed.vector_bytes,
+                    -len(needed.flags),
+                    needed.maker is None,
+                )
                 fitting.append((rank, facts.name))
         return tuple(name for _, name in sorted(fitting))
 

@@ -121,8 +121,7 @@ class _Run:
             raise VerificationError(
                 f"view of {view.buffer} reaches element {last}; expected at most {flat.size - 1}"
             )
-        byte_strides = [stride * flat.itemsize for stride in strides]
-        return as_strided(flat[offset:], sizes, byte_strides)
+        return _strided(flat[offset:], sizes, [stride * flat.itemsize for stride in strides])
 
     def call_extern(self, step: ExternCall, run_extern: RunExtern | None) -> None:
         """Runs a captured node and copies its results into their buffers."""
@@ -166,4 +165,15 @@ def _flat(array: Array, size: int) -> Array:
     )
     if array.size and size > spanned:
         raise VerificationError(f"an input that spans {spanned} elements; expected {size}")
-    return as_strided(array, (size,), (array.itemsize,), writeable=False)
+    flat = _strided(array, (size,), (array.itemsize,))
+    flat.flags.writeable = False
+    return flat
+
+
+def _strided(array: Array, sizes: Sequence[int], byte_strides: Sequence[int]) -> Array:
+    """The elements of an array at other strides; it shares the array's memory.
+
+    NumPy's `as_strided` does not know all float types of one byte, so those become bytes for it.
+    """
+    plain = array.view(np.uint8) if array.itemsize == 1 else array
+    return as_strided(plain, sizes, byte_strides).view(array.dtype)

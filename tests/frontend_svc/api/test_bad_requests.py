@@ -75,6 +75,26 @@ def test_a_graph_with_a_fault_is_an_invalid_argument(
     check(refusal_of(farm.endpoint, request), "INVALID_ARGUMENT", reason, word)
 
 
+@pytest.mark.parametrize(
+    "name", ["template.nibble_product", "template.flash_attention", "template.unknown"]
+)
+def test_an_operator_of_the_farm_s_own_templates_is_unknown_in_a_graph(
+    name: str, farm: Farm
+) -> None:
+    request = h_request()
+    request.graph.nodes[3].op = name
+    error = refusal_of(farm.endpoint, request)
+    check(error, "INVALID_ARGUMENT", "INVALID_GRAPH", f"node 3 ({name}): unknown operator")
+    assert "expected an operator of the framework, as aten.mm.default" in str(error)
+
+
+def test_an_operator_of_a_library_named_template_is_the_framework_s(farm: Farm) -> None:
+    request = h_request()
+    request.graph.nodes[3].op = "template.nibble_product.default"
+    plan = compile_at(farm.endpoint, request).program.plan
+    assert b"template.nibble_product.default" in plan.SerializeToString()
+
+
 def test_an_unknown_target_is_refused_with_the_known_ones(farm: Farm) -> None:
     error = refusal_of(farm.endpoint, h_request(64, 128, "cpu:z80"))
     check(error, "INVALID_ARGUMENT", "UNKNOWN_TARGET", "cpu:z80", CPU)

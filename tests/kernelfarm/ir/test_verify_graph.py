@@ -99,6 +99,14 @@ BROKEN = [
         'f32[2]@[1] = extern(%0; is_contraction=true, length=2, node=1, op="x")',
         "length=2; expected a size, if stated",
     ),
+    (
+        'f32[2]@[1] = extern(%0; adjacent=[0, 1], is_contraction=true, node=1, op="x")',
+        "adjacent=.*; expected one axis for each operand, if stated",
+    ),
+    (
+        'f32[2]@[1] = extern(%0; adjacent=[-1], is_contraction=true, node=1, op="x")',
+        "adjacent=.*; expected one axis for each operand, if stated",
+    ),
     ("f32[2, 3] = exp(%9)", "uses value 9, which nothing defines"),
 ]
 

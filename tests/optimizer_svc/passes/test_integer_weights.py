@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.graph_ir import Graph
 from kernelfarm.ir.interpret import run_program
@@ -20,7 +21,7 @@ from kernelfarm.ir.loop_ir import Compute, Kernel, Load, Reduce
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall, Program
 from kernelfarm.ir.verify import verify_program
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import ProductTimes, TargetFacts, target_facts
 from optimizer_svc.passes.choose_products import choose_products
 from optimizer_svc.pipeline import optimize
 from tests.support.integer_weights import FORMS, GROUP, operands
@@ -159,7 +160,7 @@ def test_weights_that_are_packed_along_their_results_stay_with_the_library() -> 
 
     packed = torch.randint(0, 256, (2048, 1024), dtype=torch.uint8)
     notes = notes_of(layer, torch.randn(2, 2048).bfloat16(), packed)
-    assert "whose integers are stored in another order" in notes
+    assert "whose elements are stored in another order" in notes
 
 
 def test_a_weight_that_is_also_returned_is_stored() -> None:
@@ -242,7 +243,7 @@ def test_a_weight_of_two_tensors_stays_with_the_library(dim: int) -> None:
 
     halves = [torch.zeros(1024, 1024, dtype=torch.int8) for _ in range(2)]
     notes = notes_of(layer, torch.randn(2, 1024 * (1 + dim)).bfloat16(), *halves)
-    assert "whose integers are stored in another order" in notes
+    assert "whose elements are stored in another order" in notes
 
 
 def test_a_bias_of_many_operations_is_stored() -> None:
@@ -279,3 +280,57 @@ def test_products_that_share_rows_share_their_order() -> None:
     program = optimize(prims_of(layer, args), GPU, ProductChoice.OWN).program
     copies = [k for k in program.kernels if not k.reduction and len(k.params) == 2]
     assert len(copies) == 1
+
+
+@pytest.mark.parametrize("name", ["float8-after", "float8-before", "float8-e5m2"])
+def test_8_bit_floats_are_multiplied_in_f32_without_a_rounding(name: str) -> None:
+    """Both types of 16 bits have all their values."""
+    kernel = kernel_of(name, 1)
+    (weight,) = loads_of(kernel, packed_param(kernel))
+    at = kernel.body.index(weight)
+    (wide,) = [s for s in kernel.body if isinstance(s, Compute) and at in s.operands]
+    assert (wide.op, wide.dtype) == ("convert", DType.F32)
+
+
+FLOAT8 = "float8-before"
+
+
+def float8_notes(rows: int, facts: TargetFacts) -> str:
+    layer, args = FORMS[FLOAT8].layer, operands(FORMS[FLOAT8], rows, 2048, 2048)
+    return "\n".join(choose_products(prims_of(layer, args), facts).notes)
+
+
+def test_the_report_says_from_what_a_kernel_computes_a_weight() -> None:
+    assert "by a kernel that computes its weight from f8e4m3fn: expected times" in float8_notes(
+        4, FACTS
+    )
+    layer, args = FORMS["int8-before"].layer, operands(FORMS["int8-before"], 1, 2048, 2048)
+    assert "that computes its weight from i8" in notes_of(layer, *args)
+
+
+@pytest.mark.parametrize(
+    ("rows", "target", "reason"),
+    [
+        (65, "cuda:sm_90a", "of more than 64 rows by a weight of f8e4m3fn, for which kernels were"),
+        (2, "cpu:x86-64-v4-amd", "of more than 1 rows by a weight of f8e4m3fn"),
+        (
+            1,
+            "cpu:x86-64-v4",
+            "of bf16 by a weight of f8e4m3fn, for which the target has no kernels",
+        ),
+    ],
+)
+def test_the_report_says_why_a_weight_of_8_bit_floats_is_stored(
+    rows: int, target: str, reason: str
+) -> None:
+    assert reason in float8_notes(rows, target_facts(target))
+
+
+def test_kernels_multiply_by_8_bit_floats_where_that_was_measured() -> None:
+    assert FACTS.few_rows is not None
+    known = replace(FACTS.few_rows, float8=None)
+    notes = float8_notes(4, replace(FACTS, few_rows=known))
+    assert "by a weight of f8e4m3fn that was not measured" in notes
+    slow = ProductTimes(1 << 20, library=(("1", 0.5),), kernel=(("64", 2.0),))
+    notes = float8_notes(4, replace(FACTS, few_rows=replace(known, float8=slow)))
+    assert "by the framework, by a weight that a kernel stores: expected times are 2" in notes

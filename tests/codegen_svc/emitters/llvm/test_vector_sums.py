@@ -23,11 +23,11 @@ from optimizer_svc.pipeline import optimize
 from tests.support.compiled_kernels import NUMPY, built, run, run_targets, stage_text
 from tests.support.contraction_programs import run as run_program
 from tests.support.in_process_compiler import Counts
-from tests.support.integer_weights import FORMS, GROUP, operands
+from tests.support.integer_weights import FLOAT8_FORMS, GROUP, INTEGER_FORMS, operands
 from tests.support.traced_graphs import traced_one
 
 K = 4 * GROUP
-IN_ROWS = [name for name in FORMS if name != "int4-words"]
+IN_ROWS = [name for name in INTEGER_FORMS if name != "int4-words"]
 
 
 def facts_of(target: str) -> TargetFacts:
@@ -56,10 +56,10 @@ def sums_of(kernel: Kernel, vector_bits: int = 512) -> VectorSums:
 @pytest.mark.parametrize(
     ("rows", "n", "k"), [(1, 64, K), (2, 33, K), (3, 20, 4096), (5, 48, K), (8, 15, 2048)]
 )
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", INTEGER_FORMS)
 def test_errors_are_those_of_eager(name: str, rows: int, n: int, k: int, target: str) -> None:
     torch.manual_seed(rows)
-    form, counts = FORMS[name], Counts()
+    form, counts = INTEGER_FORMS[name], Counts()
     args = operands(form, rows, n, k)
     found, _ = run_program(facts_of(target), counts, form.layer, *args)
     assert not counts.externs
@@ -68,10 +68,27 @@ def test_errors_are_those_of_eager(name: str, rows: int, n: int, k: int, target:
     assert errors[0] <= 1.05 * errors[1]
 
 
+@pytest.mark.parametrize("target", ["cpu:x86-64-v3-amd", "cpu:x86-64-v4-amd"])
+@pytest.mark.parametrize("name", FLOAT8_FORMS)
+def test_one_row_is_multiplied_by_8_bit_floats_and_more_rows_are_not(
+    name: str, target: str
+) -> None:
+    """Each of them is widened by a dozen instructions, in no vectors for several sums."""
+    torch.manual_seed(0)
+    form = FLOAT8_FORMS[name]
+    for rows, is_own in ((1, True), (2, False)):
+        args, counts = operands(form, rows, 2 * GROUP, K), Counts()
+        found, _ = run_program(target_facts(target), counts, form.layer, *args)
+        assert bool(counts.externs) is not is_own
+        exact = form.layer(*(a.double() if a.is_floating_point() else a for a in args))
+        errors = [(f.double() - exact).abs().max().item() for f in (found, form.layer(*args))]
+        assert errors[0] <= 1.05 * errors[1]
+
+
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_other_floats_are_multiplied_too(dtype: torch.dtype, target: str) -> None:
-    form, counts = FORMS["int4-neighbours"], Counts()
+    form, counts = INTEGER_FORMS["int4-neighbours"], Counts()
     x, packed, *scales = operands(form, 2, 32, K)
     args = (x.to(dtype), packed, *(scale.to(dtype) for scale in scales))
     found, _ = run_program(facts_of(target), counts, form.layer, *args)
@@ -128,7 +145,7 @@ def test_weights_are_rounded_where_the_program_does(dtype: str, target: str) -> 
 @pytest.mark.parametrize("name", IN_ROWS)
 def test_long_rows_are_summed_in_blocks(name: str, target: str) -> None:
     """14,336 terms: more than a block has, and no multiple of it."""
-    form, counts = FORMS[name], Counts()
+    form, counts = INTEGER_FORMS[name], Counts()
     args = operands(form, 1, 12, 14336)
     found, _ = run_program(facts_of(target), counts, form.layer, *args)
     exact = form.layer(*(a.double() if a.is_floating_point() else a for a in args))
@@ -152,7 +169,7 @@ def test_layers_of_a_model_store_no_weight(bits: int, target: str) -> None:
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_threads_change_no_result(rows: int) -> None:
-    form = FORMS["int4-neighbours"]
+    form = INTEGER_FORMS["int4-neighbours"]
     kernel = kernel_of(form.layer, *operands(form, rows, 40, K))
     draw = np.random.default_rng(0)
     given = {}
@@ -174,7 +191,7 @@ def test_threads_change_no_result(rows: int) -> None:
 @pytest.mark.parametrize("name", ["int4-neighbours", "int4-halves"])
 def test_weights_of_four_bits_are_chosen_from_a_table(name: str) -> None:
     """A shift, a permutation and a multiply-add for 16 of them: no conversion is in the loop."""
-    kernel = kernel_of(FORMS[name].layer, *operands(FORMS[name], 1, 64, K))
+    kernel = kernel_of(INTEGER_FORMS[name].layer, *operands(INTEGER_FORMS[name], 1, 64, K))
     text = stage_text(built(kernel, "cpu:x86-64-v4-amd"), "asm")
     assert text.count("vpermd") + text.count("vpermps") == 8
     assert "vcvtdq2ps" not in text
@@ -183,7 +200,7 @@ def test_weights_of_four_bits_are_chosen_from_a_table(name: str) -> None:
 
 def test_bytes_are_converted_as_they_are() -> None:
     """No step rounds them to 16 bits, which hold them exactly."""
-    form = FORMS["int8-after"]
+    form = INTEGER_FORMS["int8-after"]
     kernel = kernel_of(form.layer, *operands(form, 1, 64, K))
     conversions = [s for s in kernel.body if isinstance(s, Compute) and s.op == "convert"]
     varying = sums_of(kernel).varying
@@ -193,7 +210,7 @@ def test_bytes_are_converted_as_they_are() -> None:
 
 @pytest.mark.parametrize("name", IN_ROWS)
 def test_memory_is_asked_for_weights_ahead(name: str) -> None:
-    kernel = kernel_of(FORMS[name].layer, *operands(FORMS[name], 1, 64, K))
+    kernel = kernel_of(INTEGER_FORMS[name].layer, *operands(INTEGER_FORMS[name], 1, 64, K))
     text = stage_text(built(kernel, "cpu:x86-64-v4-amd"), "asm")
     assert text.count("prefetch") == 1
 
@@ -211,18 +228,20 @@ def test_memory_is_asked_for_weights_ahead(name: str) -> None:
 def test_units_of_rows_that_no_cache_holds_have_several_results(
     name: str, rows: int, together: int, *, has_loop: bool
 ) -> None:
-    sums = sums_of(kernel_of(FORMS[name].layer, *operands(FORMS[name], rows, 64, 4096)))
+    sums = sums_of(
+        kernel_of(INTEGER_FORMS[name].layer, *operands(INTEGER_FORMS[name], rows, 64, 4096))
+    )
     assert (sums.division.together, sums.division.has_loop) == (together, has_loop)
 
 
 def test_a_number_of_results_that_four_does_not_divide_has_smaller_units() -> None:
-    form = FORMS["int8-before"]
+    form = INTEGER_FORMS["int8-before"]
     sums = sums_of(kernel_of(form.layer, *operands(form, 3, 33, 4096)))
     assert sums.division.together == 3
 
 
 def test_terms_that_fill_no_vector_have_other_code() -> None:
-    form = FORMS["int8-before"]
+    form = INTEGER_FORMS["int8-before"]
     args = torch.randn(1, 520).bfloat16(), *form.store(16, 520, "cpu")
     kernel = kernel_of(form.layer, *args)
     assert vector_sums(kernel, 512) is None
@@ -260,7 +279,7 @@ def test_no_byte_behind_a_matrix_is_read(offset: int) -> None:
 
 def test_what_makes_x_is_no_part_of_putting_it_in_order() -> None:
     """Stored in the order of the integers of a word, a norm's results would be far apart."""
-    form = FORMS["int4-neighbours"]
+    form = INTEGER_FORMS["int4-neighbours"]
 
     def layer(x: Tensor, *stored: Tensor) -> Tensor:
         return form.layer(functional.rms_norm(x, (K,)), *stored)

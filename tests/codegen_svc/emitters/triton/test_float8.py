@@ -11,9 +11,10 @@ import torch
 
 from codegen_svc.backends.ascend.adapter import find_adapter
 from codegen_svc.backends.ascend.backend import BACKEND as ASCEND
+from codegen_svc.backends.cuda.backend import BACKEND as CUDA
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.loop_ir import Kernel
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import all_targets, target_facts
 from tests.support.linalg_cpu import TOOLS, run_linalg
 from tests.support.loop_kernels import emitter_shapes
 from tests.support.loop_kernels.emitter_shapes import BOOL, D0, F32, I64, Body, kernel, param
@@ -25,13 +26,25 @@ Array = np.ndarray[Any, Any]
 
 TORCH = {DType.F8E4M3FN: torch.float8_e4m3fn, DType.F8E5M2: torch.float8_e5m2}
 EVERY = np.arange(256, dtype=np.uint8)
+CHIPS = [name for name, facts in all_targets().items() if facts.vendor == "cuda"]
 
 
 def widening(f8: DType) -> tuple[Kernel, list[Array], Array]:
     """All 256 patterns as f32: kernel, buffers of which the last is written, what PyTorch gives."""
-    reference = torch.from_numpy(EVERY.copy()).view(TORCH[f8]).float().numpy()
-    buffers = [EVERY.copy(), np.zeros(256, np.float32)]
-    return emitter_shapes.scalar_op("convert", (f8,), F32, 256), buffers, reference
+    return _widening(f8, F32, np.float32)
+
+
+def widening_to_f16(f8: DType) -> tuple[Kernel, list[Array], Array]:
+    """As `widening`, as f16."""
+    return _widening(f8, DType.F16, np.float16)
+
+
+def _widening(
+    f8: DType, wide: DType, in_numpy: type[np.floating[Any]]
+) -> tuple[Kernel, list[Array], Array]:
+    reference = torch.from_numpy(EVERY.copy()).view(TORCH[f8]).float().numpy().astype(in_numpy)
+    buffers = [EVERY.copy(), np.zeros(256, in_numpy)]
+    return emitter_shapes.scalar_op("convert", (f8,), wide, 256), buffers, reference
 
 
 def narrowing(f8: DType) -> tuple[Kernel, list[Array], Array]:
@@ -67,7 +80,7 @@ def padding(f8: DType) -> tuple[Kernel, list[Array], Array]:
 
 CASES = {
     f"{make.__name__}-{f8.value}": make(f8)
-    for make in (widening, narrowing, padding)
+    for make in (widening, widening_to_f16, narrowing, padding)
     for f8 in TORCH
 }
 
@@ -75,7 +88,7 @@ CASES = {
 def assert_same_bits(got: Array, reference: Array) -> None:
     """Asserts that both are equal; NaN may have any bits unless it is an 8-bit float."""
     np.testing.assert_array_equal(got, reference)
-    if reference.dtype == np.float32:
+    if reference.dtype.kind == "f":
         is_number = ~np.isnan(reference)
         np.testing.assert_array_equal(np.signbit(got[is_number]), np.signbit(reference[is_number]))
 
@@ -94,6 +107,17 @@ def test_the_source_gives_pytorch_s_bits(name: str, interpreted: dict[str, Any])
     result = interpreted[name]
     assert not isinstance(result, str), result
     assert_same_bits(result[-1], CASES[name][2])
+
+
+@pytest.mark.parametrize("f8", TORCH, ids=lambda f8: f8.value)
+def test_chips_that_have_an_instruction_widen_pairs_by_it(f8: DType) -> None:
+    """NVIDIA, "PTX ISA", `cvt`: its results are f16, which has all values of both types."""
+    kernel, _, _ = widening(f8)
+    pair = {DType.F8E4M3FN: "e4m3x2", DType.F8E5M2: "e5m2x2"}[f8]
+    for name in CHIPS:
+        for built in CUDA.build(kernel, target_facts(name)):
+            (ptx,) = (stage.content.decode() for stage in built.stages if stage.name == "ptx")
+            assert (f"cvt.rn.f16x2.{pair}" in ptx) is (name != "cuda:sm_80")
 
 
 # slow: all but one; in every run, the source that becomes Linalg gives these bits in all cases.

@@ -7,9 +7,12 @@ import copy
 import pytest
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional
 
 import kernelfarm
+from examples.integer_weights import Float8Linear
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.dtypes import DType
 from kernelfarm.errors import CallerError
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.targets import target_facts
@@ -124,3 +127,30 @@ def test_targets_that_share_no_constants_are_refused(
 ) -> None:
     with pytest.raises(CallerError, match=message):
         kernelfarm.compile(block, (image(),), targets=targets, is_frozen=True)
+
+
+class Float8AndScaled(nn.Module):
+    """A layer of 8-bit floats, and one whose weight is scaled."""
+
+    def __init__(self, n: int, k: int) -> None:
+        super().__init__()
+        self.first = Float8Linear(nn.Linear(k, n).bfloat16())
+        self.second = nn.Linear(n, 64).bfloat16()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(self.first(x), self.second.weight * 2)
+
+
+@pytest.mark.parametrize(("target", "stays"), [(TARGET, True), ("cpu:x86-64-v4-amd", False)])
+def test_a_weight_of_8_bit_floats_stays_on_a_gpu(target: str, *, stays: bool) -> None:
+    """Scales of its blocks, spread over the weight, would take four times its memory."""
+    n, k = 1024, 1024
+    frozen, _ = frozen_one(Float8AndScaled(n, k).eval(), target, torch.empty(1, k).bfloat16())
+    graph = frozen.module.graph
+    made = {a: a.meta["val"] for a in graph.find_nodes(op="placeholder") if "frozen" in a.name}
+    assert max(value.numel() for value in made.values()) == (64 * n if stays else n * k)
+    low = decompose_to_prims(captured_frozen(frozen).graph)
+    program = optimize(low.graph, target_facts(TARGET)).program
+    read = [param for kernel in program.kernels for param in kernel.params]
+    assert any(param.dtype is DType.F8E4M3FN for param in read) is stays
+    assert not any(param.dtype is DType.F32 and param.size_elems.as_int() > n for param in read)
