@@ -32,12 +32,7 @@ from codegen_svc.emitters.triton.tiling import (
 from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.artifact import (
-    BuiltKernel,
-    LaunchFacts,
-    StageText,
-    TensorMapFacts,
-)
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText, TensorMapFacts
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import print_kernel
