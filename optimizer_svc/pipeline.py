@@ -55,6 +55,7 @@ from optimizer_svc.passes.separate_outputs import separate_outputs
 from optimizer_svc.passes.simplify_algebra import simplify_algebra
 from optimizer_svc.passes.split_reductions import split_reductions
 from optimizer_svc.passes.store_cats import store_cats
+from optimizer_svc.passes.store_paddings import store_paddings
 from optimizer_svc.passes.sum_one_hot import sum_one_hot
 from optimizer_svc.passes.unroll_reductions import unroll_reductions
 from optimizer_svc.passes.update_inputs import update_inputs
@@ -142,6 +143,7 @@ PASSES: tuple[Pass, ...] = (
         ),
         "chosen",
     ),
+    Pass("store-paddings", store_paddings, ("chosen", "target"), "chosen"),
     Pass("store-cats", store_cats, ("chosen",), "chosen"),
     Pass("drop-roundings", drop_roundings, ("chosen",), "chosen"),
     Pass("lower-nests", lower_nests, ("chosen",), "nests"),

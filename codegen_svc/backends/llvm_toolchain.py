@@ -88,6 +88,7 @@ def code_target(target: TargetFacts) -> CodeTarget:
         dots=dots_of(llvm),
         rounds_to_bf16=llvm.rounds_to_bf16,
         flushes_bf16=llvm.flushes_bf16,
+        has_nan_maximum=llvm.has_nan_maximum,
         vscale=pieces if processor.has_scalable_vectors else None,
     )
 

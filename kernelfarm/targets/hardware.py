@@ -146,6 +146,7 @@ class LlvmFacts:
     none. `codegen_svc/emitters/llvm/dots.py` lists the names. `rounds_to_bf16`: an instruction
     rounds f32 to bf16, and LLVM has it for whole vectors. With `flushes_bf16`, it gives 0 for
     subnormal results, so kernels use it for sums of pairs alone, as the library does.
+    `has_nan_maximum`: one instruction gives the larger of two floats, or NaN if one of them is.
     """
 
     triple: str
@@ -156,6 +157,7 @@ class LlvmFacts:
     byte_dots: str | None = None
     rounds_to_bf16: bool = False
     flushes_bf16: bool = False
+    has_nan_maximum: bool = False
 
 
 @dataclass(frozen=True, slots=True)

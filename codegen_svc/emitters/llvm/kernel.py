@@ -87,6 +87,7 @@ class CodeTarget:
     dots: Dots = NO_DOTS
     rounds_to_bf16: bool = False
     flushes_bf16: bool = False
+    has_nan_maximum: bool = False
     vscale: int | None = None
 
 
@@ -182,7 +183,12 @@ def new_module(name: str, comments: Sequence[str], target: CodeTarget) -> Module
         f'target triple = "{target.triple}"',
     ]
     rounds_all = target.rounds_to_bf16 and not target.flushes_bf16
-    return ModuleText(header, rounds_all=rounds_all, vscale=target.vscale)
+    return ModuleText(
+        header,
+        rounds_all=rounds_all,
+        has_nan_maximum=target.has_nan_maximum,
+        vscale=target.vscale,
+    )
 
 
 def _comments(kernel: Kernel) -> tuple[str, ...]:

@@ -68,11 +68,13 @@ class ModuleText:
     round subnormal results to 0. So f32 may be multiplied by the reciprocals of constants.
     `rounds_all`: an instruction rounds every f32 to bf16, and keeps subnormal results. `vscale` is
     the length of scalable vectors for which the functions are compiled, in pieces of 16 bytes.
+    `has_nan_maximum`: one instruction gives the larger of two floats, or NaN if one of them is.
     """
 
     header: list[str]
     rounds_results: bool = False
     rounds_all: bool = False
+    has_nan_maximum: bool = True
     vscale: int | None = None
     declarations: dict[str, str] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
