@@ -55,7 +55,9 @@ note: stored: a padded image with rows of fewer than 16 elements, which windows 
 
 
 def test_a_gpu_pads_while_it_reads() -> None:
-    assert "-- after: chosen\nthe same\n" in before_and_after("store-paddings", WINDOWS, "cuda:sm_90a")
+    assert "-- after: chosen\nthe same\n" in before_and_after(
+        "store-paddings", WINDOWS, "cuda:sm_90a"
+    )
 
 
 def kernels_of(image: Tensor, target: str) -> int:
