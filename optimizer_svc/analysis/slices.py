@@ -29,7 +29,7 @@ COLUMN_OVERSUBSCRIPTION = 2
 SHORT_SLICE = 160
 """Shorter slices of columns are doubled if most multiprocessors keep a program: on an H200, 8,192 x
 768 elements take 0.94 of the time in 32 slices instead of 64."""
-_FEWEST = 2.8
+_MANY_PROGRAMS = 2.8
 """The programs, as a multiple of those that use the whole bandwidth, whose number may be halved."""
 MIN_SLICE = 16
 """The fewest elements of a slice along the axis that is split."""
@@ -174,7 +174,11 @@ def _slices(run: Run, extents: Index, wanted: int, likely: Mapping[str, int]) ->
 
 def _in_longer_slices(slices: int, extent: int, programs: int, idle: int) -> int:
     """Fewer slices if they are short, and most multiprocessors still have a program."""
-    while slices % 2 == 0 and extent < SHORT_SLICE * slices and _FEWEST * idle < programs * slices:
+    while (
+        slices % 2 == 0
+        and extent < SHORT_SLICE * slices
+        and _MANY_PROGRAMS * idle < programs * slices
+    ):
         slices //= 2
     return slices
 
