@@ -30,7 +30,7 @@ class MemoryFacts:
     tile costs `tile_price` times what it moves. The nearest cache has `cache_sets` sets of
     `cache_ways` lines; None: blocks are in registers.
 
-    With fewer than `saturating_programs`, each for a row or for 128 columns of a reduction, a kernel
+    With fewer than `saturating_programs`, each for a row or 128 columns of a reduction, a kernel
     does not use the whole bandwidth; None: reductions are never split. A launch takes as long as
     memory takes for `launch_bytes`. A reduction of up to `most_unrolled_elems` elements that are
     not adjacent in memory is written as pointwise operations on slices; None: none is.
