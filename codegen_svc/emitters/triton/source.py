@@ -5,8 +5,8 @@ the looped form, each level of reductions has a loop over the reduction points. 
 the varying values that it needs, accumulates its level's reductions, and makes the stores that
 depend on no later level. If a row is held in pieces, these loops are unrolled, and read registers
 (`held_rows.py`). A kernel without reduction axes is straight-line over [XBLOCK]. If it is
-divided into tiles, its last axis takes the place of a reduction axis, and a program has a part of
-it: [XBLOCK, RBLOCK]. A product of matrices has tiles of results (`products.py`).
+divided into tiles, its last axes take the place of reduction axes, and a program has a part of
+them: [XBLOCK, RBLOCK]. A product of matrices has tiles of results (`products.py`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def emit_triton(kernel: Kernel, tiling: Tiling, rules: ScalarRules) -> TritonSou
     if tiling.kblock:
         lines, dtypes, maps = product_lines(kernel, tiling, rules)
     else:
-        block = make_block(as_rows(kernel) if tiling.is_tile else kernel, tiling, rules)
+        rows = as_rows(kernel, tiling.tile_axes) if tiling.is_tile else kernel
+        block = make_block(rows, tiling, rules)
         lines, dtypes = _block_lines(block), block.dtypes
     check_float8_is_storage(kernel, dtypes, rules.target)
     signature, constexprs = _signature(kernel, tiling, rules, maps)

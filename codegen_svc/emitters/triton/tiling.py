@@ -15,7 +15,7 @@ from codegen_svc.emitters.triton.byte_rows import points_of_step
 from codegen_svc.emitters.triton.held_tiling import held_shape
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.pixel_windows import pixel_windows
-from codegen_svc.emitters.triton.row_blocks import block_within_rows
+from codegen_svc.emitters.triton.row_blocks import block_over_rows, block_within_rows
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
 from kernelfarm.ir.contractions import ALL_FACTORS, find_contraction
@@ -86,20 +86,20 @@ class Tiling:
 
     A program computes `xblock` outer points, `xsub` at a time, and `rblock` reduction points at a
     time, 0 without reduction axes. If `is_persistent`, it holds all reduction points of a row. If
-    `is_tile`, nothing is reduced: a program computes `rblock` points of the innermost outer axis
-    for each of `xblock` points of the other ones. A block that is loaded has `load_buffers` in a
-    chip's local buffer: with two, the next block is fetched while the current one is used. If
-    `kblock` is not 0, the kernel is a product of matrices: a program computes `rblock` columns of
-    `xblock` rows, and reads `kblock` points of the sums at a time. If `loop_stages` is not 0, loads
-    of loops over reduction points are copied to shared memory so many iterations ahead. If `pieces`
-    is not 0, a program holds its row in so many pieces of `rblock` points, and loads what its last
-    loop reads beside it `loads_ahead` pieces ahead; of the pieces, `shared_pieces` are in shared
-    memory, the others in registers. A product with
-    `has_maps` loads its factors by tensor maps. With `reads_words`, four neighbouring bytes are
-    loaded as a word (`word_loads.py`). If `programs` is not 0, so many programs compute
-    all tiles of a product, one after the other. A program is a cluster of `blocks` blocks of
-    `num_warps` each, which share a held row and reduce it through their shared memory. If `box` is
-    not empty, the `rblock` columns of a product are the pixels of a box (`pixel_windows.py`).
+    `is_tile`, nothing is reduced: a program computes `rblock` points of the `tile_axes` innermost
+    outer axes for each of `xblock` points of the other ones. A block that is loaded has
+    `load_buffers` in a chip's local buffer: with two, the next block is fetched while the current
+    one is used. If `kblock` is not 0, the kernel is a product of matrices: a program computes
+    `rblock` columns of `xblock` rows, and reads `kblock` points of the sums at a time. If
+    `loop_stages` is not 0, loads of loops over reduction points are copied to shared memory so many
+    iterations ahead. If `pieces` is not 0, a program holds its row in so many pieces of `rblock`
+    points, and loads what its last loop reads beside it `loads_ahead` pieces ahead; of the pieces,
+    `shared_pieces` are in shared memory, the others in registers. A product with `has_maps` loads
+    its factors by tensor maps. With `reads_words`, four neighbouring bytes are loaded as a word
+    (`word_loads.py`). If `programs` is not 0, so many programs compute all tiles of a product, one
+    after the other. A program is a cluster of `blocks` blocks of `num_warps` each, which share a
+    held row and reduce it through their shared memory. If `box` is not empty, the `rblock` columns
+    of a product are the pixels of a box (`pixel_windows.py`).
     """
 
     xblock: int
@@ -121,6 +121,7 @@ class Tiling:
     programs: int = 0
     blocks: int = 1
     box: tuple[int, ...] = ()
+    tile_axes: int = 1
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -183,8 +184,8 @@ def program_count(kernel: Kernel, tiling: Tiling) -> Expr:
         return ceil_div(numel(product.rows), tiling.xblock) * tiles
     if not tiling.is_tile:
         return ceil_div(numel(kernel.outer), tiling.xblock)
-    tiles = ceil_div(kernel.outer[-1].extent, tiling.rblock)
-    return ceil_div(numel(kernel.outer[:-1]), tiling.xblock) * tiles
+    tiles = ceil_div(numel(kernel.outer[-tiling.tile_axes :]), tiling.rblock)
+    return ceil_div(numel(kernel.outer[: -tiling.tile_axes]), tiling.xblock) * tiles
 
 
 def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
@@ -199,6 +200,11 @@ def _pointwise(kernel: Kernel, target: TargetFacts, index_bits: int) -> Tiling:
         rows = max(1, xblock // block)
         warps = _warps(rows * block, POINTWISE_ELEMS_PER_THREAD, gpu)
         return Tiling(rows, rows, block, False, index_bits, warps, 1, is_tile=True)
+    over = block_over_rows(kernel)
+    if over is not None and points is not None and points >= _FILL_PROGRAMS * _POINTWISE_BLOCK:
+        warps = _warps(over.rows * over.columns, _TILE_ELEMS_PER_THREAD, gpu)
+        tiling = Tiling(over.rows, over.rows, over.columns, False, index_bits, warps, 1)
+        return replace(tiling, is_tile=True, tile_axes=over.axes)
     if points is not None:
         xblock = max(gpu.warp_size, min(xblock, next_power_of_2(points)))
     warps = _warps(xblock, POINTWISE_ELEMS_PER_THREAD, gpu)
