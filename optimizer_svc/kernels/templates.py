@@ -11,7 +11,7 @@ from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.algebra.simplify import Bounds
 from kernelfarm.ir.graph_ir import Node
 from kernelfarm.ir.triton.user_kernel import UserKernel
-from kernelfarm.targets import TargetFacts
+from kernelfarm.targets import GpuFacts, TargetFacts
 from optimizer_svc.analysis.graph_facts import expr_attr
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.analysis.templates import (
@@ -115,7 +115,7 @@ def _flash_gradients(step: TemplateStep, _target: TargetFacts) -> _Launches:
     )
 
 
-def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Launches:
+def _nibble_product(step: TemplateStep, target: TargetFacts) -> _Launches:
     (result,) = step.node.types
     centre = step.node.attr("centre")
     if not isinstance(centre, float):
@@ -123,7 +123,8 @@ def _nibble_product(step: TemplateStep, _target: TargetFacts) -> _Launches:
     names = ["x", "words", "scale", *(["zero"] if step.node.attr("has_zero") else []), "bias"]
     named = dict(zip(names, step.views, strict=False))
     types = dict(zip(names, step.dtypes, strict=False)) | {"out": result.dtype}
-    made = nibble_product(named, types, result.shape[1], centre)
+    gpu = target.section(GpuFacts)
+    made = nibble_product(named, types, result.shape[1], centre, gpu)
     return (TemplateLaunch(made.kernel, made.sizes),)
 
 

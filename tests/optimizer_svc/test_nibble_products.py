@@ -15,7 +15,7 @@ from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, as_expr
 from kernelfarm.ir.program_ir import BufferKind, ExternCall, Launch, Program
 from kernelfarm.ir.verify import verify_program
-from kernelfarm.targets import target_facts
+from kernelfarm.targets import GpuFacts, target_facts
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.nibble_product import nibble_product
 from optimizer_svc.pipeline import optimize
@@ -126,6 +126,8 @@ FORMS = (
     Form(rows=2, stored=torch.int8, unpacked=of_signed_bytes, scaled=centred_as_integers),
     Form(k=128, n=7),
     Form(k=3 * 128, scaled=centred_as_integers),
+    Form(k=44 * 128, n=20),
+    Form(k=48 * 128, n=7, dtype=torch.float16),
     Form(k=14 * 128, n=20, dtype=torch.float16, stored=torch.int32, unpacked=of_words),
 )
 
@@ -232,32 +234,36 @@ def test_other_weights_are_computed_in_loops_or_by_the_library(form: Form) -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "n", "k", "expected"),
+    ("rows", "n", "k", "expected", "registers"),
     [
-        (1, 4096, 4096, (1, 16, 2)),
-        (1, 6144, 4096, (1, 8, 2)),
-        (1, 14336, 4096, (1, 4, 4)),
-        (8, 28672, 8192, (1, 8, 2)),
-        (4, 4096, 14336, (1, 8, 2)),
-        (1, 4096, 11008, (1, 8, 2)),
-        (1, 1024, 1024, (1, 8, 1)),
-        (2, 64, 128, (1, 1, 1)),
-        (16, 1024, 1024, (1, 8, 1)),
-        (16, 4096, 4096, (2, 16, 2)),
-        (16, 6144, 4096, (2, 4, 2)),
-        (9, 14336, 4096, (2, 2, 4)),
-        (16, 4096, 14336, (2, 8, 2)),
-        (32, 4096, 4096, (2, 8, 2)),
-        (17, 14336, 4096, (2, 2, 2)),
+        (1, 4096, 4096, (1, 16, 2), None),
+        (1, 6144, 4096, (1, 8, 2), None),
+        (1, 14336, 4096, (1, 4, 4), None),
+        (8, 28672, 8192, (1, 8, 2), None),
+        (4, 4096, 14336, (1, 16, 2), 64),
+        (1, 4096, 11008, (1, 16, 2), 64),
+        (1, 8192, 28672, (1, 8, 2), 64),
+        (1, 5120, 13824, (1, 8, 2), None),
+        (1, 2048, 8192, (1, 16, 2), None),
+        (1, 1024, 1024, (1, 8, 1), None),
+        (2, 64, 128, (1, 1, 1), None),
+        (16, 1024, 1024, (1, 8, 1), None),
+        (16, 4096, 4096, (2, 16, 2), None),
+        (16, 6144, 4096, (2, 4, 2), None),
+        (9, 14336, 4096, (2, 2, 4), None),
+        (16, 4096, 14336, (2, 8, 2), None),
+        (32, 4096, 4096, (2, 8, 2), None),
+        (17, 14336, 4096, (2, 2, 2), None),
     ],
 )
 def test_a_program_has_the_warps_that_were_fast(
-    rows: int, n: int, k: int, expected: tuple[int, int, int]
+    rows: int, n: int, k: int, expected: tuple[int, int, int], registers: int | None
 ) -> None:
-    """Tiles of 16 results, warps, and groups of a warp's step."""
+    """Tiles of 16 results, warps, and groups of a warp's step; the most registers of a thread."""
     x = StridedView(0, (as_expr(rows), as_expr(k)), (as_expr(k), ONE))
     types = dict.fromkeys(("x", "scale", "out"), DType.BF16) | {"words": DType.U8}
-    made = nibble_product({"x": x}, types, as_expr(n), 8.0)
+    made = nibble_product({"x": x}, types, as_expr(n), 8.0, TARGET.section(GpuFacts))
     found = tuple(constant(made.kernel, name) for name in ("TILES", "WARPS", "GROUPS"))
     assert found == expected
+    assert dict(made.kernel.options).get("maxnreg") == registers
     assert made.sizes[1].as_int() == -(-n // (16 * expected[0]))
