@@ -49,6 +49,7 @@ from optimizer_svc.kernels.attention_operands import (
 
 _ENTRY = "flash_attention"
 _BLOCK = 64
+_STAGES = 2
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
@@ -206,7 +207,9 @@ def flash_attention(
     )
     template = FLASH_ATTENTION_TEMPLATE if _has_template(named, dtype, form) else ""
     # By 4 warps, the places of a mask's numbers take more registers than there are.
-    options = (("num_stages", 2), ("num_warps", 4 if mask is None else 8))
+    # Numbers of pages are loaded one block ahead of their keys.
+    stages = _STAGES + 1 if tables else _STAGES
+    options = (("num_stages", stages), ("num_warps", 4 if mask is None else 8))
     kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options, template)
     programs = ceil_div(length, _BLOCK) * sequences * heads
     return kernel, (*passed, programs, ONE, ONE)

@@ -123,6 +123,8 @@ def test_the_source_of_many_queries_multiplies_blocks_of_pages_on_tensor_cores(
     ptx = stage(aligned, "ptx")
     assert ("wgmma.mma_async" if target == HOPPER else "mma.sync.aligned") in ptx
     assert "cp.async.cg.shared.global" in ptx
+    if size > 8:  # numbers of pages are loaded ahead of the keys
+        assert f"memdesc<1x{1 if size == 64 else 64}xi32" in stage(aligned, "ttgir")
     assert not aligned.launch.spills
 
 
