@@ -10,10 +10,11 @@ in register tiles, and the softmax of the scores between them. Memory holds a bl
 With varying sizes it holds all of them, so their ranges must limit the scores.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
-so that few of them read memory. A template kernel divides the keys of each head in parts. It reads
-keys and values in pages of a cache where they are, which saves the copies that the graph makes of
-them. With several queries, template kernels take the place of the framework's where they were
-measured to be as fast, for attention and for its gradients.
+so that few of them read memory. A template kernel divides the keys of each head in parts. With
+several queries, template kernels take the place of the framework's where they were measured to be
+as fast, for attention and for its gradients. Those of attention read keys and values in pages of a
+cache where they are, which saves the copies that the graph makes of them, unless copies and a
+faster kernel take less time.
 """
 
 from __future__ import annotations
