@@ -75,9 +75,10 @@ class Case:
 
 @dataclass(frozen=True)
 class PagedCase(Case):
-    """Attention of one query whose keys and values are in pages of `size` rows of a cache.
+    """Attention whose keys and values are in pages of `size` rows of a cache.
 
-    Pages are in no order, and each one is of one sequence. A query sees `seen` keys, or all.
+    Pages are in no order, and each one is of one sequence. The last query sees `seen` keys, or all,
+    and each query before it one less, as in a chunk of a prompt.
     """
 
     size: int = 16
@@ -95,18 +96,24 @@ class PagedCase(Case):
         query, *caches, table, lengths = operands
         key, value = (cache[table].flatten(1, 2).transpose(1, 2) for cache in caches)
         numbers = torch.arange(key.shape[2], device=query.device)
-        mask = (numbers < lengths[:, None])[:, None, None]
+        last = lengths[:, None] + torch.arange(1 - self.queries, 1, device=query.device)
+        mask = (numbers < last[:, :, None])[:, None]
         return super().attend(query, key, value, mask)
+
+    def flops(self) -> float:
+        """Multiplications and additions of both products, without those of hidden keys."""
+        seen = self.queries * (self.seen or self.keys) - self.queries * (self.queries - 1) / 2
+        return 4 * self.batch * self.heads * seen * self.width
 
     def operands(self, dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
         """Queries, caches of keys and values, the table of pages, numbers of keys."""
-        query = torch.randn(self.batch, self.heads, 1, self.width, device=device).to(dtype)
+        query = torch.randn(self.batch, self.heads, self.queries, self.width, device=device)
         pages = self.keys // self.size
         shape = (self.batch * pages, self.size, self.groups, self.width)
         caches = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
         table = torch.randperm(self.batch * pages, device=device).to(torch.int32)
         lengths = torch.full((self.batch,), self.seen or self.keys, device=device)
-        return (query, *caches, table.view(self.batch, pages), lengths)
+        return (query.to(dtype), *caches, table.view(self.batch, pages), lengths)
 
     def of_first(self, operands: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """The operands of the first sequence alone, with a cache of its pages."""
@@ -195,9 +202,22 @@ GPU_CASES = (
     Case(8, 32, 8, 2048, 128, queries=32, has_mask=True),
     Case(8, 16, 16, 32, 64, queries=32),
 )
-PAGED_CASES = tuple(
-    PagedCase(batch, 32, 8, keys, 128, size=size, seen=seen)
-    for batch, keys in ((1, 16384), (8, 4096), (64, 1024))
-    for size in (16, 64)
-    for seen in (0, keys // 2)
+PAGED_CASES = (
+    *(
+        PagedCase(batch, 32, 8, keys, 128, size=size, seen=seen)
+        for batch, keys in ((1, 16384), (8, 4096), (64, 1024))
+        for size in (16, 64)
+        for seen in (0, keys // 2)
+    ),
+    # Chunks of prompts. Pages of 8 rows are copied, but for 64 queries.
+    *(
+        PagedCase(batch, 32, 8, keys, 128, queries, size=size)
+        for batch, keys, queries in (
+            (1, 8192, 2048),
+            (1, 16384, 512),
+            (8, 4096, 128),
+            (8, 4096, 64),
+        )
+        for size in (8, 16, 64, 256)
+    ),
 )

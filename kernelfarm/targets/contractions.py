@@ -202,13 +202,16 @@ class FlashAttentionFacts:
     """Attention of several queries for each head that a template kernel computes faster.
 
     `types` are the types of its elements; heads have `least_width` to `most_width` of them. With
-    fewer than `least_programs`, programs for gradients take one head of queries each.
+    fewer than `least_programs`, programs for gradients take one head of queries each. If the chip
+    has code of its own for the template that cannot read some pages of a cache where they are, up
+    to `most_rows_in_place` queries that share a head of keys read them by the template's source.
     """
 
     types: tuple[str, ...]
     least_width: int
     most_width: int
     least_programs: int
+    most_rows_in_place: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ Shapes:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.atoms import FloorDiv
@@ -83,6 +83,15 @@ def paged_operands(facts: GraphFacts, node: Node) -> PagedOperands | Refused | N
     if (keys.size, keys.heads) != (values.size, values.heads):
         return Refused("pages of keys and of values have other sizes")
     return PagedOperands(keys, values)
+
+
+def own_keys(facts: GraphFacts, node: Node, pages: PagedOperands | None) -> TensorType:
+    """The keys of attention; of those in pages, the heads that the cache has."""
+    key = facts.types[operands(node)[1]]
+    if pages is None:
+        return key
+    batch, _, *rest = key.shape
+    return replace(key, shape=(batch, as_expr(pages.keys.heads), *rest))
 
 
 def _chain(facts: GraphFacts, value: int) -> list[int]:

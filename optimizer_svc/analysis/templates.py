@@ -21,6 +21,9 @@ FLASH_ATTENTION = "template.flash_attention"
 """(query, key, value, mask) -> weighted means of values, (batch, queries, heads, width), and
 log-sum-exps if gradients need them;
 `optimizer_svc/kernels/flash_attention.py`."""
+PAGED_FLASH_ATTENTION = "template.paged_flash_attention"
+"""(query, key cache, value cache, key table, value table, mask) -> the same of `length` keys that
+are in pages, like those of `PAGED_ATTENTION_PARTS`."""
 FLASH_GRADIENTS = "template.flash_gradients"
 """(query, key, value, output, grad, log-sum-exps, mask) -> gradients of queries before they are
 scaled, (batch, queries, heads, width) in f32, of keys, of values, (batch, keys, heads, width), and
@@ -39,6 +42,7 @@ _TEMPLATES = (
     ATTENTION_PARTS,
     PAGED_ATTENTION_PARTS,
     FLASH_ATTENTION,
+    PAGED_FLASH_ATTENTION,
     FLASH_GRADIENTS,
     NIBBLE_PRODUCT,
     DEPTHWISE,

@@ -30,6 +30,12 @@ def steps_of(name: str, view: StridedView | None) -> dict[str, Expr]:
     return {f"{name}_at": view.offset} | steps
 
 
+def shares_table(operands: Mapping[str, StridedView]) -> bool:
+    """True if a page of keys and one of values have one number, also after it is clamped."""
+    same_pages = operands["key"].shape[0] is operands["value"].shape[0]
+    return same_pages and operands["key_table"] == operands["value_table"]
+
+
 def takes_maps(views: Mapping[str, StridedView], dtype: DType) -> bool:
     """True if tensor maps can describe operands with axes (batch, head, row, column).
 

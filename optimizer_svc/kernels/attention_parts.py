@@ -37,7 +37,7 @@ from kernelfarm.ir.triton.user_kernel import (
 )
 from kernelfarm.targets import SplitAttentionFacts
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.kernels.attention_operands import steps_of
+from optimizer_svc.kernels.attention_operands import shares_table, steps_of
 
 _ENTRY = "attention_parts"
 _LEAST_ROWS = 16
@@ -208,7 +208,7 @@ def attention_parts(
         "HAS_ROW_MASKS": has_row_masks,
         "IS_WIDE": not all(_is_narrow(v.strides[2] * rows, bounds) for v in (key, value)),
         "PAGE": form.page_size,
-        "SHARES_TABLE": is_paged and _shares_table(operands),
+        "SHARES_TABLE": is_paged and shares_table(operands),
         "SKIPS_HIDDEN": is_paged and mask is not None and not has_row_masks,
     }
     params, sizes = _params(
@@ -256,12 +256,6 @@ def _page_numbers(operands: Mapping[str, StridedView]) -> dict[str, Expr]:
             f"{name}_table_batch": table.strides[0] if table is not None else ZERO,
         }
     return found
-
-
-def _shares_table(operands: Mapping[str, StridedView]) -> bool:
-    """True if a page of keys and one of values have one number, also after it is clamped."""
-    same_pages = operands["key"].shape[0] is operands["value"].shape[0]
-    return same_pages and operands["key_table"] == operands["value_table"]
 
 
 def _widths(name: str, view: StridedView) -> dict[str, Value]:

@@ -23,11 +23,12 @@ from optimizer_svc.analysis.templates import (
     FLASH_GRADIENTS,
     NIBBLE_PRODUCT,
     PAGED_ATTENTION_PARTS,
+    PAGED_FLASH_ATTENTION,
 )
 from optimizer_svc.kernels.attention_parts import AttentionForm, attention_parts
 from optimizer_svc.kernels.depthwise import depthwise_convolution, weight_gradient
 from optimizer_svc.kernels.depthwise_tiles import Window
-from optimizer_svc.kernels.flash_attention import flash_attention
+from optimizer_svc.kernels.flash_attention import FlashForm, flash_attention
 from optimizer_svc.kernels.flash_gradients import (
     GradientOperands,
     flash_gradients,
@@ -87,12 +88,14 @@ def _flash_attention(step: TemplateStep, _target: TargetFacts) -> _Launches:
     scale = step.node.attr("scale")
     if not isinstance(scale, float):
         raise _incomplete(step)
-    is_causal = step.node.attr("is_causal") is True
-    has_sums = len(step.node.results) > 1
-    made = flash_attention(
-        step.views, step.dtypes[0], scale, is_causal=is_causal, has_sums=has_sums
+    is_paged = step.node.attr("op") == PAGED_FLASH_ATTENTION
+    form = FlashForm(
+        scale,
+        is_causal=step.node.attr("is_causal") is True,
+        has_sums=len(step.node.results) > 1,
+        keys=expr_attr(step.node, "length") if is_paged else None,
     )
-    return (TemplateLaunch(*made),)
+    return (TemplateLaunch(*flash_attention(step.views, step.dtypes, form)),)
 
 
 def _flash_gradients(step: TemplateStep, _target: TargetFacts) -> _Launches:
@@ -170,6 +173,7 @@ _TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Launches]] = {
     ATTENTION_PARTS: _attention_parts,
     PAGED_ATTENTION_PARTS: _attention_parts,
     FLASH_ATTENTION: _flash_attention,
+    PAGED_FLASH_ATTENTION: _flash_attention,
     FLASH_GRADIENTS: _flash_gradients,
     NIBBLE_PRODUCT: _nibble_product,
     DEPTHWISE: _depthwise,

@@ -10,20 +10,21 @@ in register tiles, and the softmax of the scores between them. Memory holds a bl
 With varying sizes it holds all of them, so their ranges must limit the scores.
 
 GPUs have kernels for blocks of queries, too. With one query they give each multiprocessor a head,
-so that few of them read memory. A template kernel divides the keys of each head in parts. It reads
-keys and values in pages of a cache where they are, which saves the copies that the graph makes of
-them. With several queries, template kernels take the place of the framework's where they were
-measured to be as fast, for attention and for its gradients.
+so that few of them read memory. A template kernel divides the keys of each head in parts. With
+several queries, template kernels take the place of the framework's where they were measured to be
+as fast, for attention and for its gradients. Those of attention read keys and values in pages of a
+cache where they are, which saves the copies that the graph makes of them, unless copies and a
+faster kernel take less time.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, product_of
-from kernelfarm.ir.graph_ir import Graph, Node, TensorType, contiguous_strides
+from kernelfarm.ir.graph_ir import Graph, Node, contiguous_strides
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import (
     AttentionFacts,
@@ -31,10 +32,17 @@ from kernelfarm.targets import (
     SplitAttentionFacts,
     TargetFacts,
 )
-from optimizer_svc.analysis.attention_forms import are_gradients, is_attention
+from optimizer_svc.analysis.attention_forms import is_attention
+from optimizer_svc.analysis.attention_templates import (
+    flash_refused,
+    gradients_refused,
+    likely_groups,
+    slow_pages,
+    split_refused,
+)
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, operands, outputs_read
-from optimizer_svc.analysis.page_tables import PagedOperands, paged_operands
+from optimizer_svc.analysis.page_tables import PagedOperands, own_keys, paged_operands
 from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
@@ -47,11 +55,8 @@ ATTENTION = (
     _SAVING,
 )
 """The last two also return log-sum-exps, for gradients."""
-_EVEN_WIDTH = 8
 # The keys of a program that computes gradients.
 _PROGRAM_KEYS = 128
-# Parts that a large batch does not need cost it less than a small one loses without them.
-_LIKELY_SEQUENCES = 8
 
 
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
@@ -133,30 +138,23 @@ def _choose_templates(
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
-        verdict = _no_attention(facts, node)
-        if verdict is None:
-            saves = not read.isdisjoint(node.results[1:])
-            length = facts.types[operands(node)[0]].shape[2]
+        found: _Kernel | Refused | None = _no_attention(facts, node)
+        if found is None:
             own = paged_operands(facts, node)
-            pages_of = own if isinstance(own, PagedOperands) else None
-            verdict, count = _split(facts, node, target.split_attention, pages_of, saves=saves)
-            if (reason := _why_copied(own, verdict)) is not None:
+            saves = not read.isdisjoint(node.results[1:])
+            found = _forward(facts, node, target, own, saves=saves)
+            if (reason := _why_copied(own, found)) is not None:
                 notes[f"whose pages are copied: {reason}"] += 1
-            queries = "one query" if length is ONE else "several queries"
-            kind = f"{count} parts, in pages" if pages_of else f"{count} parts"
-            note = f"of {queries}, keys in {kind}, by kernels"
-            least = 1 if length is ONE or pages_of else 2  # one part does not fill the chip better
-            if length is not ONE and count < least:
-                verdict, count = _flash_refused(facts, node, target.flash_attention, saves=saves), 0
-                note = f"of several queries{' with log-sum-exps' * saves} by kernels"
-            if verdict is None:
-                parts |= {node.results[0]: count} if count else {}
-                pages |= {node.results[0]: pages_of} if count and pages_of else {}
-                whole |= set() if count else {node.results[0]}
-        notes[note if verdict is None else f"by the framework: {verdict.reason}"] += 1
+        if isinstance(found, Refused):
+            notes[f"by the framework: {found.reason}"] += 1
+            continue
+        notes[found.note] += 1
+        parts |= {node.results[0]: found.parts} if found.parts else {}
+        pages |= {node.results[0]: found.pages} if found.pages else {}
+        whole |= set() if found.parts else {node.results[0]}
     for node in backward:
         spend(8)
-        verdict = _gradients_refused(facts, node, target.flash_attention, read)
+        verdict = gradients_refused(facts, node, target.flash_attention, read)
         if verdict is None:
             whole.add(node.results[0])
             by_heads |= _by_heads(facts, node, target.flash_attention)
@@ -173,6 +171,51 @@ def _choose_templates(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A template kernel of attention that divides the keys in `parts`; 0 if it computes it whole.
+
+    It reads `pages` where they are. `copied` says why it reads copies of them.
+    """
+
+    parts: int
+    note: str
+    pages: PagedOperands | None
+    copied: str = ""
+
+
+def _forward(
+    facts: GraphFacts,
+    node: Node,
+    target: TargetFacts,
+    own: PagedOperands | Refused | None,
+    *,
+    saves: bool,
+) -> _Kernel | Refused:
+    """The template kernel of attention, or why there is none; with `saves`, log-sum-exps are read.
+
+    `own` says where its keys and values are in pages.
+    """
+    pages = own if isinstance(own, PagedOperands) else None
+    query = facts.types[operands(node)[0]]
+    is_one = query.shape[2] is ONE
+    verdict, count = _split(facts, node, target.split_attention, pages, saves=saves)
+    if is_one and verdict is not None:
+        return verdict
+    if count >= (1 if is_one or pages else 2):  # one part of several queries fills no chip better
+        queries = "one query" if is_one else "several queries"
+        kind = f"{count} parts, in pages" if pages else f"{count} parts"
+        return _Kernel(count, f"of {queries}, keys in {kind}, by kernels", pages)
+    known = target.flash_attention
+    verdict = flash_refused(facts, node, known, saves=saves)
+    if known is None or verdict is not None:
+        return verdict or Refused("of several queries, for which kernels were not timed")
+    copied = slow_pages(facts, node, known, pages)
+    where = ", keys in pages," if pages and copied is None else ""
+    note = f"of several queries{' with log-sum-exps' * saves}{where} by kernels"
+    return _Kernel(0, note, None, copied.reason) if copied else _Kernel(0, note, pages)
+
+
 def _split(
     facts: GraphFacts,
     node: Node,
@@ -183,41 +226,27 @@ def _split(
 ) -> tuple[Refused | None, int]:
     """Why no template kernel divides the keys of attention in parts; how many parts if one does."""
     verdict = Refused("whose log-sum-exps are read") if saves else None
-    verdict = verdict or _split_refused(facts, node, known, pages)
+    verdict = verdict or split_refused(facts, node, known, pages)
     if known is None or verdict is not None:
         return verdict, 0
-    key = _own_keys(facts, node, pages)
+    key = own_keys(facts, node, pages)
     keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
-    return None, _parts(_likely_groups(facts, key), keys, known)
+    return None, _parts(likely_groups(facts, key), keys, known)
 
 
-def _own_keys(facts: GraphFacts, node: Node, pages: PagedOperands | None) -> TensorType:
-    """The keys of attention; of those in pages, the heads that the cache has."""
-    key = facts.types[operands(node)[1]]
-    if pages is None:
-        return key
-    batch, _, *rest = key.shape
-    return replace(key, shape=(batch, as_expr(pages.keys.heads), *rest))
-
-
-def _why_copied(pages: PagedOperands | Refused | None, verdict: Refused | None) -> str | None:
+def _why_copied(pages: PagedOperands | Refused | None, found: _Kernel | Refused) -> str | None:
     """Why the pages of keys and values are copied; None if they are not, or are no pages."""
     if isinstance(pages, Refused):
         return pages.reason
-    return None if pages is None or verdict is None else f"attention {verdict.reason}"
+    if pages is None or not (isinstance(found, Refused) or found.copied):
+        return None
+    return f"attention {found.reason}" if isinstance(found, Refused) else found.copied
 
 
 def _parts(groups: int, keys: int, known: SplitAttentionFacts) -> int:
     """A power of two: enough parts to fill the chip, of enough keys each."""
     most = min(known.programs // max(1, groups), keys // known.least_keys)
     return 1 << (max(1, most).bit_length() - 1)
-
-
-def _likely_groups(facts: GraphFacts, key: TensorType) -> int:
-    """The heads of keys of all sequences."""
-    sizes = likely_sizes(facts.graph.symbols)
-    few = {name: min(size, _LIKELY_SEQUENCES) for name, size in sizes.items()}
-    return likely_elems(key.shape[:2], few)
 
 
 def _read(facts: GraphFacts) -> set[int]:
@@ -259,92 +288,6 @@ def _refused(
     return None if is_one else _several_refused(facts, node, known)
 
 
-def _split_refused(
-    facts: GraphFacts, node: Node, known: SplitAttentionFacts | None, pages: PagedOperands | None
-) -> Refused | None:
-    """Why no template kernel divides the keys of attention in parts; None if one does.
-
-    Many heads of keys fill the chip without parts, but with another kernel their pages are copied.
-    """
-    if known is None:
-        return Refused("of one query, for which kernels were not timed")
-    query, _, value, *masks = (facts.types[operand] for operand in operands(node))
-    key = _own_keys(facts, node, pages)
-    if not query.shape[2].is_constant:
-        return Refused("of a varying number of queries")
-    sharing = query.shape[1].constant // key.shape[1].constant * query.shape[2].constant
-    widths, keys = (query.shape[3], value.shape[3]), key.shape[2]
-    reasons = {
-        "of one query that sees one key": node.attr("is_causal") is True,
-        f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
-        not in known.types,
-        f"of heads of more than {known.most_width} elements": not all(
-            width.is_constant and width.constant <= known.most_width for width in widths
-        ),
-        f"of more than {known.most_sharing} queries that share a head of keys": sharing
-        > known.most_sharing,
-        f"of more than {known.most_groups} heads of keys": pages is None
-        and _likely_groups(facts, key) > known.most_groups,
-        "with a mask that is one for all keys": any(m.shape[-1:] != (keys,) for m in masks),
-        f"of less than {known.least_keys} keys": keys.is_constant
-        and keys.constant < known.least_keys,
-    }
-    return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
-
-
-def _flash_refused(
-    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None, *, saves: bool
-) -> Refused | None:
-    """Why the framework computes attention of several queries; None if a template kernel does.
-
-    With `saves`, log-sum-exps are read.
-    """
-    if known is None:
-        return Refused("of several queries, for which kernels were not timed")
-    query = facts.types[operands(node)[0]]
-    if saves and node.types[1] != TensorType(
-        DType.F32, query.shape[:3], contiguous_strides(query.shape[:3])
-    ):
-        return Refused("whose log-sum-exps are not those of each query")
-    return _form_refused([facts.types[operand] for operand in operands(node)], known)
-
-
-def _form_refused(kinds: list[TensorType], known: FlashAttentionFacts) -> Refused | None:
-    """Why no template kernel computes attention of operands of these types; None if one does."""
-    query, key, value, *masks = kinds
-    width = query.shape[3]
-    reasons = {
-        f"of {query.dtype.value}, for which kernels were not timed": query.dtype.value
-        not in known.types,
-        f"of heads of other than {known.least_width} to {known.most_width} elements": width
-        is not value.shape[3]
-        or not width.is_constant
-        or not known.least_width <= width.constant <= known.most_width,
-        # Rows of other widths are none that tensor maps describe.
-        f"of heads of no multiple of {_EVEN_WIDTH} elements": width.constant % _EVEN_WIDTH != 0,
-        "with a mask that is one for all keys": any(m.shape[-1:] != key.shape[2:3] for m in masks),
-    }
-    return next((Refused(reason) for reason, holds in reasons.items() if holds), None)
-
-
-def _gradients_refused(
-    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None, read: set[int]
-) -> Refused | None:
-    """Why the framework computes gradients of attention; None if template kernels do."""
-    kinds = [facts.types[value] for value in operands(node)]
-    if known is None:
-        return Refused("kernels were not timed")
-    if not isinstance(node.attr("scale"), float):
-        return Refused("the scale varies, or results must not depend on scheduling")
-    if not are_gradients(kinds, node.types):
-        return Refused("other operands")
-    if any(is_empty(kind.shape) for kind in kinds):
-        return Refused("no scores or results")
-    if not read.isdisjoint(node.results[3:]):
-        return Refused("the mask has gradients, too")
-    return _form_refused(kinds[3:], known)
-
-
 def _by_heads(facts: GraphFacts, node: Node, known: FlashAttentionFacts | None) -> set[int]:
     """The result of a node if programs take one head of queries each, because there are few.
 
@@ -352,7 +295,7 @@ def _by_heads(facts: GraphFacts, node: Node, known: FlashAttentionFacts | None) 
     """
     query, key = (facts.types[value] for value in operands(node)[3:5])
     keys = likely_elems(key.shape[2:3], likely_sizes(facts.graph.symbols))
-    programs = _likely_groups(facts, key) * -(-keys // _PROGRAM_KEYS)
+    programs = likely_groups(facts, key) * -(-keys // _PROGRAM_KEYS)
     is_few = known is not None and programs < known.least_programs
     return {node.results[0]} if is_few and query.shape[1] is not key.shape[1] else set()
 

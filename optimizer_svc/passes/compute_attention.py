@@ -12,10 +12,10 @@ values as they are. As in the framework, a query that may see no key has a resul
 with a causal mask, query number i sees the keys up to number i.
 
 If a template kernel divides the keys in parts, prims join what it gives for each part: the largest
-score, the sum of weights, and the weighted sum of values. It may read keys and values in pages of a
-cache, by the numbers of a table, instead of the copies that the graph gathers. Template kernels may
-also compute attention of several queries alone, and its gradients: those of queries are sums in
-f32, which prims scale and round.
+score, the sum of weights, and the weighted sum of values. Template kernels may also compute
+attention of several queries alone, and its gradients: those of queries are sums in f32, which prims
+scale and round. Both forward kernels may read keys and values in pages of a cache, by the numbers
+of a table, instead of the copies that the graph gathers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, Expr, as_expr, ceil_div
-from kernelfarm.ir.graph_ir import Graph, Node, Ref, TensorType, contiguous_strides
+from kernelfarm.ir.graph_ir import Arg, Graph, Node, Ref, TensorType, contiguous_strides
 from kernelfarm.ir.prim_attrs import normal_attrs
 from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.graph_facts import operands
@@ -36,6 +36,7 @@ from optimizer_svc.analysis.templates import (
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
     PAGED_ATTENTION_PARTS,
+    PAGED_FLASH_ATTENTION,
 )
 from optimizer_svc.ir.contraction_choice import ContractionChoice
 from optimizer_svc.ir.contraction_writer import (
@@ -74,6 +75,12 @@ class _Sizes:
     def row_dims(self) -> tuple[int, ...]:
         """The axes of the queries."""
         return tuple(range(len(self.rows)))
+
+
+def _stated(node: Node, *names: str) -> dict[str, Arg]:
+    """The attributes of these names that a node has."""
+    found = {name: node.attr(name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 class _Writer(ContractionWriter):
@@ -120,8 +127,12 @@ class _Writer(ContractionWriter):
         batch, heads, queries, depth = node.types[0].shape
         shape = (batch, queries, heads, depth)
         found = self.fresh(TensorType(node.types[0].dtype, shape, contiguous_strides(shape)))
-        attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
+        attrs = _stated(node, "is_causal", "node", "scale")
         attrs |= {"is_contraction": False, "op": FLASH_ATTENTION}
+        if (pages := self.choice.pages.get(node.results[0])) is not None:
+            keys = self.types[operands(node)[1]].shape[2]
+            attrs |= {"op": PAGED_FLASH_ATTENTION, "length": keys}
+            node = replace(node, args=tuple(map(Ref, self._in_pages(node, pages))))
         # A second result that nothing reads has no shape.
         count = 2 if any(t.shape == (batch, heads, queries) for t in node.types[1:]) else 1
         results = (found, *node.results[1:count])
@@ -132,7 +143,7 @@ class _Writer(ContractionWriter):
     def _compute_gradients(self, node: Node) -> None:
         """Appends gradients by template kernels, whose results have the heads of a row together."""
         grad, output, sums, *given = operands(node)
-        attrs = {name: node.attr(name) for name in ("is_causal", "node", "scale")}
+        attrs = _stated(node, "is_causal", "node", "scale")
         attrs |= {"is_contraction": False, "op": FLASH_GRADIENTS}
         types = []
         query = self.types[given[0]]

@@ -1,4 +1,4 @@
-"""Attention of one query, or few, that reads keys and values in pages of a cache."""
+"""Attention of one query, of few and of many, that reads keys and values in pages of a cache."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tests.gpu.case import Case, case
 from tests.support.paged_attention import LAYOUTS, PagedForm
 
 _LLAMA = PagedForm(groups=8, heads=4, width=128)
+# A chunk of a prompt.
+_CHUNK = replace(_LLAMA, queries=200, is_checked=True)
 
 
 def paged_attention_cases() -> Iterator[Case]:
@@ -29,7 +31,10 @@ def paged_attention_cases() -> Iterator[Case]:
         yield _case(f"pages of a joined table, {dtype}", wide)
         yield _case(f"pages of many sequences, {dtype}", replace(few, sequences=40, pages=20))
     yield case(
-        "attention in pages at odd addresses", _attend_copy, partial(_operands, _LLAMA), offset=1
+        "attention in pages at odd addresses",
+        partial(_attend_copy, _LLAMA),
+        partial(_operands, _LLAMA),
+        offset=1,
     )
     for function in (_LLAMA.decode, _LLAMA.decode_by_slots):
         yield case(
@@ -42,6 +47,45 @@ def paged_attention_cases() -> Iterator[Case]:
     yield case(
         "attention in pages, with varying numbers of sequences and pages",
         _attend_joined,
+        *(partial(_joined_operands, form) for form in forms),
+        dynamic=True,
+    )
+
+
+def paged_prefill_cases() -> Iterator[Case]:
+    """Many queries: pages that come in chunks, pages of few rows, masks, widths, varying sizes."""
+    for layout in LAYOUTS:
+        pages_of = {16: 70, 64: 17, 256: 5, 48: 23, 8: 70}
+        for size in pages_of if layout != "tokens" else (16,):
+            form = replace(_CHUNK, layout=layout, size=size, pages=pages_of[size])
+            yield _case(f"pages of {size} by many queries, {layout}", form)
+            few = replace(form, queries=40)
+            yield _case(f"pages of {size} by 40 queries for each head, {layout}", few)
+    for dtype in (torch.float16, torch.bfloat16):
+        form = replace(_CHUNK, dtype=dtype, pages=70)
+        without = replace(form, has_mask=False)
+        yield _case(f"pages of many queries without a mask, {dtype}", without)
+        yield _case(f"pages of many causal queries, {dtype}", replace(without, is_causal=True))
+        yield _case(f"pages that all queries see alike, {dtype}", replace(form, is_checked=False))
+        for width in (32, 40, 64, 80):
+            narrow = replace(without, width=width, queries=192, table_dtype=torch.int64)
+            yield _case(f"pages of many queries, heads of {width}, {dtype}", narrow)
+        cut = replace(form, joins_table=True, seen=1000)
+        yield _case(f"pages of many queries, cut within a page, {dtype}", cut)
+        whole = replace(form, heads=1, groups=12, sequences=9, size=128, pages=4)
+        yield _case(f"pages of many sequences and queries, {dtype}", whole)
+    yield case(
+        "attention of many queries in pages at odd addresses",
+        partial(_attend_copy, _CHUNK),
+        partial(_operands, _CHUNK),
+        offset=1,
+    )
+    yield case("attention in pages to which a chunk is written", _CHUNK.prefill, _chunk_operands)
+    sizes = ((2, 20), (3, 77), (5, 200), (4, 13))
+    forms = [replace(_CHUNK, layout="joined", sequences=b, pages=n) for b, n in sizes]
+    yield case(
+        "attention of many queries in pages, with varying numbers of sequences and pages",
+        _attend_joined_chunk,
         *(partial(_joined_operands, form) for form in forms),
         dynamic=True,
     )
@@ -69,9 +113,18 @@ def _operands_with_row() -> tuple[Tensor, ...]:
     return query, key, value, table, lengths, row
 
 
-def _attend_copy(query: Tensor, *rest: Tensor) -> Tensor:
+def _chunk_operands() -> tuple[Tensor, ...]:
+    """The pages of two sequences, and the rows of a chunk for each."""
+    query, key, value, table, lengths = _CHUNK.operands()
+    table[:] = torch.randperm(table.numel()).view_as(table)
+    lengths[:] = torch.tensor([_CHUNK.queries, _CHUNK.size * _CHUNK.pages - 5])
+    shape = (_CHUNK.sequences, _CHUNK.queries, _CHUNK.groups, _CHUNK.width)
+    return query, key, value, table, lengths, torch.randn(shape).to(_CHUNK.dtype)
+
+
+def _attend_copy(form: PagedForm, query: Tensor, *rest: Tensor) -> Tensor:
     """The framework's attention fails if queries are at odd addresses; eager gets a copy."""
-    return _LLAMA.attend(query * 1, *rest)
+    return form.attend(query * 1, *rest)
 
 
 def _joined_operands(form: PagedForm) -> tuple[Tensor, ...]:
@@ -82,6 +135,14 @@ def _joined_operands(form: PagedForm) -> tuple[Tensor, ...]:
 
 def _attend_joined(query: Tensor, *rest: Tensor) -> Tensor:
     """Numbers of heads and widths do not vary."""
-    form = replace(_LLAMA, layout="joined")
-    heads = query.unflatten(-1, (form.groups * form.heads, 1, form.width))
-    return form.attend(heads, *rest)
+    return _of_joined(_LLAMA, query, *rest)
+
+
+def _attend_joined_chunk(query: Tensor, *rest: Tensor) -> Tensor:
+    """The same with many queries."""
+    return _of_joined(_CHUNK, query, *rest)
+
+
+def _of_joined(form: PagedForm, query: Tensor, *rest: Tensor) -> Tensor:
+    heads = query.unflatten(-1, (form.groups * form.heads, form.queries, form.width))
+    return replace(form, layout="joined").attend(heads, *rest)

@@ -13,7 +13,7 @@ from tests.gpu.memory import gather_cases, layout_cases, scatter_cases, update_c
 from tests.gpu.numbers import random_cases, type_cases
 from tests.gpu.operators import Groups, operator_cases
 from tests.gpu.ordered import order_cases, reduction_cases, row_cases, scan_cases
-from tests.gpu.paged_attention import paged_attention_cases
+from tests.gpu.paged_attention import paged_attention_cases, paged_prefill_cases
 from tests.gpu.pixel_convolutions import pixel_cases, window_cases
 from tests.gpu.training import training_cases
 
@@ -34,6 +34,7 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from integer_cases()
     yield from attention_cases()
     yield from paged_attention_cases()
+    yield from paged_prefill_cases()
     yield from flash_cases()
     yield from flash_gradient_cases()
     yield from depthwise_cases()

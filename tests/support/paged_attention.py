@@ -17,8 +17,9 @@ class PagedForm:
     """Queries (sequences, groups * heads, queries, width), keys in `pages` pages of each sequence.
 
     The mask shows each sequence some of its first keys: all queries the same ones, or with
-    `is_checked` each query one more, as when a draft is checked. `joins_table` gathers by a vector
-    of pages. `seen` cuts keys off. With `repeats_heads`, each head of keys is repeated.
+    `is_checked` each query one more, as when a draft is checked or a prompt comes in chunks.
+    Without a mask, `is_causal` shows query number i the keys up to i. `joins_table` gathers by a
+    vector of pages. `seen` cuts keys off. With `repeats_heads`, each head of keys is repeated.
     """
 
     sequences: int = 2
@@ -33,6 +34,7 @@ class PagedForm:
     table_dtype: torch.dtype = torch.int32
     has_mask: bool = True
     is_checked: bool = False
+    is_causal: bool = False
     joins_table: bool = False
     seen: int | None = None
     repeats_heads: bool = False
@@ -70,7 +72,7 @@ class PagedForm:
             )
         is_grouped = self.heads > 1 and not self.repeats_heads
         found = functional.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask, enable_gqa=is_grouped
+            query, keys, values, attn_mask=mask, is_causal=self.is_causal, enable_gqa=is_grouped
         )
         return found.transpose(1, 2).flatten(2)
 
@@ -103,6 +105,25 @@ class PagedForm:
         slot = page * self.size + line
         key.flatten(0, 1)[slot] = row
         value.flatten(0, 1).index_copy_(0, slot, 2 * row)
+        return self.attend(query, key, value, table, lengths)
+
+    def prefill(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        table: Tensor,
+        lengths: Tensor,
+        rows: Tensor,
+    ) -> Tensor:
+        """Attention of a chunk of a prompt, after its `rows` are written behind earlier keys.
+
+        `rows` are (sequences, queries, groups, width); lengths count them, too.
+        """
+        numbers = lengths[:, None] - self.queries + torch.arange(self.queries, device=table.device)
+        page, line = table.gather(1, numbers // self.size).long(), numbers % self.size
+        key[page, line] = rows
+        value[page, line] = 2 * rows
         return self.attend(query, key, value, table, lengths)
 
     def _last(self, table: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

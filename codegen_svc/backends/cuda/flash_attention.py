@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codegen_svc.backends.cuda.gluon_template import (
+    LONGEST_ROW_BYTES,
     GluonTemplate,
     MappedOperand,
     build_gluon,
@@ -26,7 +27,10 @@ from kernelfarm.targets import GpuFacts
 
 _TEXT = Path(__file__).with_name("gluon_flash_attention.py")
 _ENTRY = "flash_attention"
-_CONSTANTS = ("HEADS", "SHARING", "WIDTH_BLOCK", "SCALE", "IS_CAUSAL", "HAS_MASK", "HAS_SUMS")
+_CONSTANTS = (
+    *("HEADS", "SHARING", "WIDTH_BLOCK", "SCALE"),
+    *("IS_CAUSAL", "HAS_MASK", "HAS_SUMS", "PAGE"),
+)
 _ROWS = 64
 # Heads that leave registers for a third group.
 _NARROW_WIDTH = 64
@@ -67,7 +71,7 @@ def build_flash_attention(build: TemplateBuild) -> BuiltKernel:
         text=_TEXT,
         entry=_ENTRY,
         constants=_constants(kernel, form, numbers),
-        maps=_maps(numbers),
+        maps=_maps(kernel, numbers),
         programs=form.programs,
         extras=(("groups", str(form.groups)),),
     )
@@ -112,19 +116,33 @@ def _constants(kernel: UserKernel, form: _Form, numbers: dict[str, Expr]) -> dic
     stated["HAS_MASK_ROWS"] = numbers["mask_row"] is not ZERO
     stated["HAS_TAIL"] = not keys.is_constant or keys.constant % _BLOCK != 0
     stated |= {"GROUPS": form.groups, "BLOCK": _BLOCK, "STAGES": _STAGES, "SPAN": form.span}
+    _, key, *_ = _maps(kernel, numbers)
+    stated |= {"CHUNK": key.rows, "COLUMNS": key.width}
     return stated | {"REGISTERS": form.registers, "TAKES_TURNS": form.takes_turns}
 
 
-def _maps(numbers: dict[str, Expr]) -> tuple[MappedOperand, ...]:
+def _columns(kernel: UserKernel, numbers: dict[str, Expr]) -> int:
+    """The columns that shared memory holds beside each other."""
+    size = kernel.pointers[0].dtype.itemsize_bytes
+    return min(numbers["WIDTH_BLOCK"].as_int(), LONGEST_ROW_BYTES // size)
+
+
+def _maps(kernel: UserKernel, numbers: dict[str, Expr]) -> tuple[MappedOperand, ...]:
     """The operands and the result."""
     heads, width = numbers["HEADS"], numbers["WIDTH"]
     shared = as_expr(heads.as_int() // numbers["SHARING"].as_int())
     own = (numbers["sequences"], heads, numbers["length"], width)
-    others = (numbers["sequences"], shared, numbers["key_count"], width)
     filled = numbers["WIDTH_BLOCK"].as_int()
+    page, chunk = numbers["PAGE"], (_BLOCK, filled)
+    others = dict.fromkeys(("key", "value"), (numbers["sequences"], numbers["key_count"]))
+    if page is not ZERO:
+        others = {name: (numbers[f"{name}_pages"], page) for name in others}
+        chunk = (numbers["CHUNK"].as_int(), _columns(kernel, numbers))
     return (
         given_operand("query", own, numbers, _ROWS, filled),
-        given_operand("key", others, numbers, _BLOCK, filled),
-        given_operand("value", others, numbers, _BLOCK, filled),
+        *(
+            given_operand(name, (first, shared, rows, width), numbers, *chunk)
+            for name, (first, rows) in others.items()
+        ),
         made_operand("out", own, _ROWS, filled),
     )

@@ -6,6 +6,10 @@ shared memory. The others compute 64 queries each. Their instructions multiply m
 memory while the group goes on (Shah et al. 2024, "FlashAttention-3"): the softmax of one block is
 computed while the values of the block before it are multiplied.
 
+Keys and values may be in pages of a cache. Then a block comes in chunks of rows of one page each,
+by maps whose first axis is the page, and lies in shared memory as one copy would store it. Chunks
+behind the last key come from a page that the cache does not have: they are zeros.
+
 Blocks are taken from the last to the first, so that those with hidden keys come first. A program
 computes tiles of queries one after the other if there are more tiles than programs. Tiles of as
 many heads as fit the second-level cache come together, longest first. Every second round of tiles
@@ -37,6 +41,10 @@ HAS_SUMS = gl.constexpr(False)
 GROUPS = gl.constexpr(2)
 BLOCK = gl.constexpr(128)
 STAGES = gl.constexpr(2)
+# The rows of a page, 0 if keys are in no pages; the rows and columns that come by one copy.
+PAGE = gl.constexpr(0)
+CHUNK = gl.constexpr(128)
+COLUMNS = gl.constexpr(64)
 # Registers of a thread that computes; True if groups multiply by turns; heads that come together.
 REGISTERS = gl.constexpr(240)
 TAKES_TURNS = gl.constexpr(False)
@@ -82,9 +90,40 @@ def tile_of(turn, sizes):
 
 
 @gluon.jit
-def load(query_map, key_map, value_map, sizes, memory, barriers):
+def page_of(table, row, key_count):
+    """The page of a row, by its table (numbers, count of pages); behind the last key, the count."""
+    numbers, count = table
+    page = gl.load(numbers + row // PAGE, mask=row < key_count, other=0)
+    page = gl.where(page < 0, page + count, page)
+    page = gl.minimum(gl.maximum(page, 0), count - 1).to(gl.int32)
+    return gl.where(row < key_count, page, count)
+
+
+@gluon.jit
+def copy_block(own_map, place, table, key_count, full, blocks, stage):
+    """Copies a block of keys or values, whose `place` is sequence, head and first row."""
+    batch, shared, first = place
+    chunks: gl.constexpr = BLOCK // CHUNK
+    sides: gl.constexpr = WIDTH_BLOCK // COLUMNS
+    mbarrier.expect(full, own_map.nbytes_per_cta * (chunks * sides))
+    # Not unrolled: the addresses of all chunks would take more registers than the warp has.
+    for chunk in range(chunks):
+        row = first + chunk * CHUNK
+        page = batch
+        if PAGE > 0:
+            page = page_of(table, row, key_count)
+            row %= PAGE
+        for side in gl.static_range(sides):
+            at = (stage * sides + side) * chunks + chunk
+            tma.async_load(own_map, [page, shared, row, side * COLUMNS], full, blocks.index(at))
+
+
+@gluon.jit
+def load(copied, tables, table_steps, sizes, barriers):
     """The loading warp: queries of each group, then blocks of keys and values, for each tile."""
-    queries, keys, values, _ = memory
+    query_map, key_map, value_map, queries, keys, values = copied
+    key_table, value_table, key_pages, value_pages = tables
+    key_at, key_step, value_at, value_step = table_steps
     query_full, query_free, key_full, key_free, value_full, value_free, _ = barriers
     stage = 0
     phase = 1
@@ -103,18 +142,20 @@ def load(query_map, key_map, value_map, sizes, memory, barriers):
                 )
             query_phase ^= 1
             shared = head // SHARING
+            of_keys = ()
+            of_values = ()
+            if PAGE > 0:
+                of_keys = (key_table + key_at + batch * key_step, key_pages)
+                of_values = (value_table + value_at + batch * value_step, value_pages)
             for block in range(blocks):
                 row = (blocks - 1 - block) * BLOCK
+                place = (batch, shared, row)
                 mbarrier.wait(key_free.index(stage), phase)
-                mbarrier.expect(key_full.index(stage), key_map.nbytes_per_cta)
-                tma.async_load(
-                    key_map, [batch, shared, row, 0], key_full.index(stage), keys.index(stage)
-                )
+                full = key_full.index(stage)
+                copy_block(key_map, place, of_keys, sizes[2], full, keys, stage)
                 mbarrier.wait(value_free.index(stage), phase)
-                mbarrier.expect(value_full.index(stage), value_map.nbytes_per_cta)
-                tma.async_load(
-                    value_map, [batch, shared, row, 0], value_full.index(stage), values.index(stage)
-                )
+                full = value_full.index(stage)
+                copy_block(value_map, place, of_values, sizes[2], full, values, stage)
                 stage, phase = next_stage(stage, phase)
 
 
@@ -151,8 +192,9 @@ def finite(top):
 
 
 @gluon.jit
-def compute(which: gl.constexpr, mask, steps, sums, out_map, sizes, memory, barriers):
+def compute(which: gl.constexpr, given):
     """A computing group: 64 queries of each tile."""
+    mask, steps, sums, out_map, sizes, memory, barriers = given
     queries, keys, values, results = memory
     query_full, query_free, key_full, key_free, value_full, value_free, turns = barriers
     score_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK, 16])
@@ -261,12 +303,16 @@ def flash_attention(
     query,
     key,
     value,
+    key_table,
+    value_table,
     mask,
     out,
     sums,
     sequences,
     length,
     key_count,
+    key_pages,
+    value_pages,
     query_at,
     query_batch,
     query_head,
@@ -287,6 +333,10 @@ def flash_attention(
     mask_head,
     mask_row,
     mask_column,
+    key_table_at,
+    key_table_batch,
+    value_table_at,
+    value_table_batch,
     query_map,
     key_map,
     value_map,
@@ -295,10 +345,17 @@ def flash_attention(
     """The kernel; maps have axes (batch, heads, rows, width), and hold the operands' steps."""
     dtype: gl.constexpr = query_map.dtype
     queries = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH_BLOCK], query_map.layout)
-    keys = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH_BLOCK], key_map.layout)
-    values = gl.allocate_shared_memory(dtype, [STAGES, 1, 1, BLOCK, WIDTH_BLOCK], value_map.layout)
+    chunks: gl.constexpr = STAGES * (BLOCK // CHUNK) * (WIDTH_BLOCK // COLUMNS)
+    cut: gl.constexpr = [chunks, 1, 1, CHUNK, COLUMNS]
+    key_chunks = gl.allocate_shared_memory(dtype, cut, key_map.layout)
+    value_chunks = gl.allocate_shared_memory(dtype, cut, value_map.layout)
+    keys = key_chunks.reinterpret(shape=[STAGES, 1, 1, BLOCK, WIDTH_BLOCK])
+    values = value_chunks.reinterpret(shape=[STAGES, 1, 1, BLOCK, WIDTH_BLOCK])
+    tables = (key_table, value_table, key_pages, value_pages)
+    table_steps = (key_table_at, key_table_batch, value_table_at, value_table_batch)
     results = gl.allocate_shared_memory(dtype, [GROUPS, 1, 1, ROWS, WIDTH_BLOCK], out_map.layout)
     memory = (queries, keys, values, results)
+    copied = (query_map, key_map, value_map, queries, key_chunks, value_chunks)
     sizes = (sequences, length, key_count)
     steps = (mask_at, mask_batch, mask_head, mask_row)
     query_full = mbarrier.allocate_mbarrier(batch=GROUPS)
@@ -321,24 +378,17 @@ def flash_attention(
     if TAKES_TURNS:
         mbarrier.arrive(turns.index(0))
     barriers = (query_full, query_free, key_full, key_free, value_full, value_free, turns)
+    given = (mask, steps, sums, out_map, sizes, memory, barriers)
+    loading = (copied, tables, table_steps, sizes, barriers)
     if GROUPS == 2:
         gl.warp_specialize(
-            [
-                (compute, (0, mask, steps, sums, out_map, sizes, memory, barriers)),
-                (compute, (1, mask, steps, sums, out_map, sizes, memory, barriers)),
-                (load, (query_map, key_map, value_map, sizes, memory, barriers)),
-            ],
+            [(compute, (0, given)), (compute, (1, given)), (load, loading)],
             [4, 1],
             [REGISTERS, LOADING_REGISTERS],
         )
     else:
         gl.warp_specialize(
-            [
-                (compute, (0, mask, steps, sums, out_map, sizes, memory, barriers)),
-                (compute, (1, mask, steps, sums, out_map, sizes, memory, barriers)),
-                (compute, (2, mask, steps, sums, out_map, sizes, memory, barriers)),
-                (load, (query_map, key_map, value_map, sizes, memory, barriers)),
-            ],
+            [(compute, (0, given)), (compute, (1, given)), (compute, (2, given)), (load, loading)],
             [4, 4, 1],
             [REGISTERS, REGISTERS, LOADING_REGISTERS],
         )

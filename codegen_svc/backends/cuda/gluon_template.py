@@ -30,8 +30,8 @@ _DESCRIPTION = re.compile(r'\A""".*?"""\n+', re.DOTALL)
 _STEPS = ("batch", "head", "row")
 # The least step that a tensor map takes, for an axis of one element.
 _UNIT_BYTES = 16
-# Shared memory is permuted in rows of this length, as multiplications want it.
-_LONGEST_ROW_BYTES = 128
+LONGEST_ROW_BYTES = 128
+"""Shared memory is permuted in rows of up to this length, as multiplications want it."""
 # Triton's kernels of Gluon state the warps of the first group only; the others are added.
 _WARPS = 4
 
@@ -166,7 +166,7 @@ def _source(kernel: UserKernel, template: GluonTemplate) -> TritonSource:
 def _map_type(dtype: DType, copied: MappedOperand) -> str:
     """The type of a map that copies rows."""
     size = dtype.itemsize_bytes
-    row_bytes = min(_LONGEST_ROW_BYTES, copied.width * size)
+    row_bytes = min(LONGEST_ROW_BYTES, copied.width * size)
     layout = (
         f"NVMMASharedLayout(swizzle_byte_width={row_bytes},"
         f" element_bitwidth={8 * size}, rank=4, transposed=False, fp4_padded=False, cga_layout=[])"

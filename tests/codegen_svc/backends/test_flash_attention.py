@@ -13,7 +13,7 @@ from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.triton.check_kernel import check_user_kernel
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.kernels.flash_attention import flash_attention
+from optimizer_svc.kernels.flash_attention import FlashForm, flash_attention
 from tests.support.built_templates import built, stage
 
 
@@ -40,7 +40,9 @@ def kernel_of(
         row = shared.shape[2]
         steps = (length * row, as_expr(0), row, as_expr(1))
         views.append(StridedView(0, (batch, as_expr(1), length, row), steps))
-    kernel, _ = flash_attention(views, DType.BF16, 0.125, is_causal=is_causal, has_sums=has_sums)
+    kernel, _ = flash_attention(
+        views, [DType.BF16] * len(views), FlashForm(0.125, is_causal, has_sums)
+    )
     return named_user_kernel(kernel)
 
 

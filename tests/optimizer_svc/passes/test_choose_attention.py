@@ -216,6 +216,52 @@ def test_pages_that_are_no_rows_of_a_cache_alone_are_copied(
     )
 
 
+MANY = (
+    PAGES.replace("[2, 4, 1, 8]@[32, 8, 8, 1]", "[2, 4, 70, 8]@[2240, 560, 8, 1]")
+    .replace("[2, 4, 1, 8]@[32, 8, 32, 1]", "[2, 4, 70, 8]@[2240, 8, 32, 1]")
+    .replace(", 8]", ", 64]")
+    .replace("{8}", "{64}")
+    .replace("@[256, 16, 8, 1]", "@[2048, 128, 64, 1]")
+    .replace("@[2240, 560, 8, 1]", "@[17920, 4480, 64, 1]")
+    .replace("@[2240, 8, 32, 1]", "@[17920, 64, 256, 1]")
+)
+
+
+@pytest.mark.golden
+def test_gpus_read_pages_where_they_are_for_many_queries() -> None:
+    assert_golden(
+        before_and_after("choose-attention", MANY, "cuda:sm_90a").partition("-- after")[2],
+        """\
+: attention
+by kernels: %10
+attention: 1 of several queries, keys in pages, by kernels
+""",
+    )
+
+
+@pytest.mark.parametrize("queries", [128, 129])
+def test_pages_of_few_rows_are_copied_where_a_kernel_of_chunks_makes_up_for_it(
+    queries: int,
+) -> None:
+    few = MANY.replace("16, 2, 64", "8, 2, 64").replace("{16}, {2}", "{8}, {2}")
+    few = few.replace("{160}", "{80}").replace("160", "80").replace("[2048,", "[1024,")
+    few = few.replace("4, 70, 64]", f"4, {queries}, 64]")
+    few = few.replace("17920, 4480", f"{queries * 256}, {queries * 64}").replace(
+        "17920", str(queries * 256)
+    )
+    verify_graph(parse_graph(few))
+    found = choose_attention(parse_graph(few), target_facts("cuda:sm_90a"))
+    is_copied = queries == 129  # times two heads that share one of keys: more than 256
+    assert len(found.pages) == (not is_copied)
+    copied = (
+        "attention: 1 of several queries by kernels",
+        "attention: 1 whose pages are copied: chunks of 16 rows do not divide a page and the keys,"
+        " and more than 256 queries share a head of keys",
+    )
+    own = ("attention: 1 of several queries, keys in pages, by kernels",)
+    assert found.notes == (copied if is_copied else own)
+
+
 def test_pages_of_attention_by_the_framework_are_copied() -> None:
     found = choose_attention(parse_graph(PAGES.replace("bf16", "f32")), target_facts("cuda:sm_90a"))
     reason = "of f32, for which kernels were not timed"

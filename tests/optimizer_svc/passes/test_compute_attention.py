@@ -157,6 +157,36 @@ return %13: bf16[2, 4, 1, 8]@[32, 8, 32, 1]
     )
 
 
+MANY_QUERIES = (
+    PAGES.replace("[2, 4, 1, 8]@[32, 8, 8, 1]", "[2, 4, 70, 32]@[8960, 2240, 32, 1]")
+    .replace("[2, 4, 1, 8]@[32, 8, 32, 1]", "[2, 4, 70, 32]@[8960, 32, 128, 1]")
+    .replace(", 8]", ", 32]")
+    .replace("{8}", "{32}")
+    .replace("@[256, 128, 8, 1]", "@[1024, 512, 32, 1]")
+    .replace("256]", "1024]")
+    .replace("[256, 1]", "[1024, 1]")
+)
+
+
+@pytest.mark.golden
+def test_a_template_of_many_queries_reads_pages_as_well() -> None:
+    after = before_and_after("compute-attention", MANY_QUERIES, "cuda:sm_90a")
+    # What attention becomes begins behind the gathers, which nothing reads any more.
+    assert_golden(
+        after.partition("-- after")[2].partition("%12:")[2],
+        """\
+ bf16[2, 2, 160, 32] = permute(%11; dims=[0, 2, 1, 3]) from [7]
+%15: bf16[99, 16, 2, 32] = reshape(%2; shape=[{99}, {16}, {2}, {32}]) from [8]
+%16: bf16[99, 2, 16, 32] = permute(%1; dims=[0, 1, 2, 3]) from [8]
+%17: bf16[99, 2, 16, 32] = permute(%15; dims=[0, 2, 1, 3]) from [8]
+%18: i64[2, 10] = reshape(%5; shape=[{2}, {10}]) from [8]
+%14: bf16[2, 70, 4, 32]@[8960, 128, 32, 1] = extern(%0, %16, %17, %18, %3, %4; is_contraction=false, length={160}, node=8, op="template.paged_flash_attention", scale=0.5) from [8]
+%13: bf16[2, 4, 70, 32] = permute(%14; dims=[0, 2, 1, 3]) from [8]
+return %13: bf16[2, 4, 70, 32]@[8960, 32, 128, 1]
+""",
+    )
+
+
 @pytest.mark.golden
 def test_attention_becomes_scores_their_softmax_and_a_sum_of_values() -> None:
     assert_golden(
