@@ -51,7 +51,7 @@ def kernel_accesses(kernel: Kernel, sizes: Bounds | None = None) -> KernelAccess
     """
     axes = (*kernel.outer, *kernel.reduction)
     values = _likely_sizes(kernel, sizes or Bounds())
-    extents = {axis.name: max(1, axis.extent.evaluate(values)) for axis in axes}
+    extents = {axis.name: max(1, axis.extent.estimate(values)) for axis in axes}
     probe = _Probe(extents, values, _jumps(kernel, values))
     params = {param.name: param for param in kernel.params}
     found: dict[AccessPattern, None] = {}
@@ -61,7 +61,7 @@ def kernel_accesses(kernel: Kernel, sizes: Bounds | None = None) -> KernelAccess
         param = params[statement.param]
         item = param.dtype.itemsize_bytes
         steps = probe.steps(statement.index)
-        size = max(1, param.size_elems.evaluate(values))
+        size = max(1, param.size_elems.estimate(values))
         pattern = AccessPattern(
             param.name,
             item,
@@ -102,10 +102,10 @@ class _Probe:
         if not jumping:
             coefficient = index.coefficient_of(axis)
             if coefficient is not None:
-                return abs(coefficient.evaluate(origin))
+                return abs(coefficient.estimate(origin))
         probes = min(_PROBES, self.extents[axis])
         moved = [
-            index.evaluate({**origin, axis: n, **{k: n * jump for k, jump in jumping.items()}})
+            index.estimate({**origin, axis: n, **{k: n * jump for k, jump in jumping.items()}})
             for n in range(probes)
         ]
         return sum(abs(b - a) for a, b in pairwise(moved)) / max(1, probes - 1)
@@ -140,6 +140,6 @@ def _jumps(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, _Jump]:
         )
         changing.append(axes)
         if isinstance(statement, Indirect):
-            elems = statement.extent.evaluate({**sizes, **dict.fromkeys(names, 0)}) // 3
+            elems = statement.extent.estimate({**sizes, **dict.fromkeys(names, 0)}) // 3
             found[statement.symbol] = _Jump(axes, max(1, elems))
     return found

@@ -38,4 +38,4 @@ def likely_elems(shape: Iterable[Expr], sizes: Mapping[str, int]) -> int:
     size = product_of(list(shape))
     if size.is_constant:
         return size.constant
-    return size.evaluate({name: sizes.get(name, UNKNOWN_SIZE) for name in size.symbols})
+    return size.estimate({name: sizes.get(name, UNKNOWN_SIZE) for name in size.symbols})

@@ -135,7 +135,7 @@ def weight_programs(
     """
     layout = _Layout(gradient, chosen_tile(gradient[3], window))
     others = layout.blocks.as_int() * window.sides[0]
-    count = layout.count.evaluate(likely)
+    count = layout.count.estimate(likely)
     return max(1, min(-(-programs // others), count // (4 * layout.lines)))
 
 

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.text import print_graph
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from optimizer_svc.pipeline import OptimizeResult
 from tests.support.paged_attention import PagedForm
-from tests.support.paged_programs import Runs, compare
+from tests.support.paged_programs import Runs, compare, optimized
 from tests.support.template_kernels import constant, templates
+from tests.support.traced_graphs import recording
 
 
 def paged(found: OptimizeResult) -> UserKernel:
@@ -196,6 +199,16 @@ def test_numbers_of_sequences_pages_and_cache_may_vary() -> None:
         compare(form, runs.result(*operands), form.attend, operands)
     (found,) = runs.programs
     assert {"keys", "key_pages"} <= {scalar.name for scalar in paged(found).scalars}
+
+
+def test_sizes_that_divide_each_other_may_all_vary() -> None:
+    """Rows of a page are a size divided by two others: assumed sizes need not fit each other."""
+    form = PagedForm(layout="joined")
+    captured: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    torch.compile(form.attend, backend=recording(captured), dynamic=True)(*form.operands())
+    assert "//" in print_graph(captured[0].graph)
+    assert optimized(captured[0]).program.plan.steps
 
 
 def test_tables_may_be_views_or_computed() -> None:

@@ -185,8 +185,20 @@ class Expr:
 
         Raises:
             KeyError: a symbol has no value.
+            ZeroDivisionError: a divisor is zero.
         """
         return evaluated(self, values, {})
+
+    def estimate(self, values: Mapping[str, int]) -> int:
+        """The value for sizes that are assumed one by one, and that need not fit each other.
+
+        A size of `s0 // (s1 * s2)` pages is zero if all three are 509. Dividing by it is dividing
+        by one.
+
+        Raises:
+            KeyError: a symbol has no value.
+        """
+        return evaluated(self, values, {}, is_estimate=True)
 
     def coefficient_of(self, name: str) -> Expr | None:
         """P of `self = P*name + Q`, P and Q without `name`; None if it is not linear in `name`."""
