@@ -78,9 +78,10 @@ def block_over_rows(kernel: Kernel) -> RowsOfColumns | None:
     if last.extent.as_int() % _SHARED_POINTS == 0 or last.extent.as_int() >= _LEAST_WIDTH:
         return None
     for axes in range(2, len(kernel.outer)):
-        rows = min(_MOST_ROWS, _power_of_2_below(numel(kernel.outer[:-axes]).as_int()))
+        found = numel(kernel.outer[:-axes]).as_int()
+        rows = _MOST_ROWS if found >= _MOST_ROWS else _LEAST_ROWS
         block, columns = _BLOCK_OF_ROWS // rows, numel(kernel.outer[-axes:]).as_int()
-        if rows < _LEAST_ROWS or not _leaves_few_idle(block, columns, _MOST_IDLE_OF_ROWS):
+        if found < rows or not _leaves_few_idle(block, columns, _MOST_IDLE_OF_ROWS):
             continue
         if _shares_work(_as_columns(kernel, axes), last.name) and _has_aligned_rows(kernel, axes):
             return RowsOfColumns(rows, block, axes)
@@ -100,10 +101,6 @@ def _as_columns(kernel: Kernel, axes: int) -> Kernel:
 def _leaves_few_idle(block: int, width: int, most: float) -> bool:
     """True if few lanes of the blocks of a row are behind its end."""
     return ceil(width / block) * block <= most * width
-
-
-def _power_of_2_below(number: int) -> int:
-    return 1 << (number.bit_length() - 1) if number else 0
 
 
 def _shares_work(kernel: Kernel, unless: str = "") -> bool:

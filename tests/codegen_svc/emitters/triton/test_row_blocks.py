@@ -153,6 +153,9 @@ for d2 in {pixels}
         (33, 2048, 49, (8, 256)),
         (6, 4096, 49, (4, 512)),
         (3, 8192, 49, None),  # few images share a channel
+        (0, 2048, 49, None),
+        (32, 0, 49, None),
+        (32, 2048, 0, None),
         (32, 1024, 196, None),  # four neighbours share a channel
         (32, 1001, 49, None),  # images are not aligned
         (32, 64, 49, None),  # few programs
