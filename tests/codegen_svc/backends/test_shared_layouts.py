@@ -37,13 +37,16 @@ def place(bases: Sequence[Sequence[int]], offset: int) -> tuple[int, int]:
     [(16, 128, 64), (32, 64, 64), (64, 128, 64), (16, 32, 32), (128, 128, 64)],
 )
 def test_chunks_lie_as_one_copy_of_a_block_would(
-    chunk: int, width: int, columns: int, capsys: pytest.CaptureFixture[str]
+    chunk: int,
+    width: int,
+    columns: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     constants = {"chunk": chunk, "width": width, "columns": columns}
     options = {"enable_fp_fusion": True}
-    with triton.knobs.compilation.scope():
-        triton.knobs.compilation.always_compile = True  # Triton's cache would print nothing
-        triton.compile(GluonASTSource(layouts, {}, constants), GPUTarget("cuda", 90, 32), options)
+    monkeypatch.setenv("TRITON_ALWAYS_COMPILE", "1")  # by its cache, Triton would print nothing
+    triton.compile(GluonASTSource(layouts, {}, constants), GPUTarget("cuda", 90, 32), options)
     found = re.findall(r"offset_bases=(\[\[.*?\]\])", capsys.readouterr().out)
     whole, part = (ast.literal_eval(bases) for bases in found)
     elems, chunks = chunk * columns, BLOCK // chunk
