@@ -115,11 +115,14 @@ async def test_a_failure_in_a_group_is_that_of_one_kernel(
     stub: CodegenServiceStub, codegen: CodegenFarm, kind: str
 ) -> None:
     names = [f"plain_{kind}0", f"{kind}_1", f"plain_{kind}2", f"plain_{kind}3"]
+    given_back = codegen.log("worker").count(GIVEN_BACK)
     first, bad, third, last = await ends(stub, *kernels(*names))
     assert isinstance(bad, Exception)
     for good in (first, third, last):
         assert isinstance(good, pb.BuildKernelsResponse) and good.signed
-    assert [codegen.compilations(name) for name in (names[0], *names[2:])] == [1, 1, 1]
+    # A kernel that is given back because the one before it takes long may have begun by then.
+    most = 1 + codegen.log("worker").count(GIVEN_BACK) - given_back
+    assert all(1 <= codegen.compilations(name) <= most for name in (names[0], *names[2:]))
 
 
 async def test_a_kernel_found_slow_in_a_group_starts_again_alone(
