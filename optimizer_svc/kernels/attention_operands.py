@@ -12,6 +12,21 @@ from optimizer_svc.analysis.strided_views import StridedView
 _AXES = ("batch", "head", "row", "column")
 # CUDA Driver API, cuTensorMapEncodeTiled: addresses and steps are multiples of 16 bytes.
 _MAP_UNIT_BYTES = 16
+PAGE_OF = """\
+def page_of(numbers, rows, start, seen, pages, PAGE: tl.constexpr, BLOCK: tl.constexpr):
+    if PAGE % BLOCK == 0:
+        page = tl.load(numbers + start // PAGE)
+    else:
+        page = tl.load(numbers + rows // PAGE, mask=seen, other=0)
+    page = tl.where(page < 0, page + pages, page)
+    return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
+
+
+"""
+"""The template kernels' function of the pages of the rows of a block, which begin at `start`.
+
+A negative number counts from the end, and all are clamped, as in gathers of accelerators.
+"""
 
 
 def steps_of(name: str, view: StridedView | None) -> dict[str, Expr]:

@@ -37,7 +37,7 @@ from kernelfarm.ir.triton.user_kernel import (
 )
 from kernelfarm.targets import SplitAttentionFacts
 from optimizer_svc.analysis.strided_views import StridedView
-from optimizer_svc.kernels.attention_operands import shares_table, steps_of
+from optimizer_svc.kernels.attention_operands import PAGE_OF, shares_table, steps_of
 
 _ENTRY = "attention_parts"
 _LEAST_ROWS = 16
@@ -48,15 +48,6 @@ _LONG_ROW = 64
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
-
-
-def page_of(numbers, at, start, seen, pages, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    if PAGE % BLOCK == 0:
-        page = tl.load(numbers + start // PAGE)
-    else:
-        page = tl.load(numbers + at // PAGE, mask=seen, other=0)
-    page = tl.where(page < 0, page + pages, page)
-    return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
 
 
 def attention_parts(
@@ -217,7 +208,7 @@ def attention_parts(
     # Keys whose pages are loaded before them need twice the stages for as many blocks at a time.
     stages = 2 * facts.num_stages - 1 if is_paged else facts.num_stages
     options = (("num_stages", stages), ("num_warps", facts.num_warps))
-    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options)
+    kernel = UserKernel(_ENTRY, PAGE_OF + _SOURCE, _ENTRY, params, options)
     return AttentionParts(kernel, (*sizes, query.shape[0] * groups, as_expr(form.parts), ONE))
 
 

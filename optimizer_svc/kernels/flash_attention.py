@@ -39,6 +39,7 @@ from kernelfarm.ir.triton.user_kernel import (
 from optimizer_svc.analysis.page_chunks import chunk_rows
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.attention_operands import (
+    PAGE_OF,
     has_even_rows,
     mask_param,
     number_params,
@@ -53,15 +54,6 @@ _STAGES = 2
 _SOURCE = """\
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
-
-
-def page_of(numbers, columns, start, seen, pages, PAGE: tl.constexpr, BLOCK: tl.constexpr):
-    if PAGE % BLOCK == 0:
-        page = tl.load(numbers + start // PAGE)
-    else:
-        page = tl.load(numbers + columns // PAGE, mask=seen, other=0)
-    page = tl.where(page < 0, page + pages, page)
-    return tl.minimum(tl.maximum(page, 0), pages - 1).to(tl.int64)
 
 
 def flash_attention(
@@ -210,7 +202,7 @@ def flash_attention(
     # Numbers of pages are loaded one block ahead of their keys.
     stages = _STAGES + 1 if tables else _STAGES
     options = (("num_stages", stages), ("num_warps", 4 if mask is None else 8))
-    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, params, options, template)
+    kernel = UserKernel(_ENTRY, PAGE_OF + _SOURCE, _ENTRY, params, options, template)
     programs = ceil_div(length, _BLOCK) * sequences * heads
     return kernel, (*passed, programs, ONE, ONE)
 

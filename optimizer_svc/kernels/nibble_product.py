@@ -244,11 +244,7 @@ def nibble_product(
     x, bias = views["x"], views.get("bias")
     (m, k), n = (extent.as_int() for extent in x.shape), columns.as_int()
     exponents, added = _EXPONENTS[dtypes["x"]]
-    blocks = max(1, 1 << (-(-m // _TILE_COLUMNS) - 1).bit_length())
-    is_small = n < _FILLING_ROWS and blocks < 4
-    tiles = 1 if is_small else min(2, blocks)
-    programs = -(-n // (tiles * _TILE_ROWS))
-    warps, groups = _division(programs, k // GROUP_TERMS, blocks)
+    division = _division(m, n, k // GROUP_TERMS)
     # Each number with the largest factor that it has in a position.
     numbers = {
         "x_first": (x.offset, 1),
@@ -261,10 +257,10 @@ def nibble_product(
         "M": m,
         "N": n,
         "K": k,
-        "TILES": tiles,
-        "WARPS": warps,
-        "GROUPS": groups,
-        "COLUMNS": blocks,
+        "TILES": division.tiles,
+        "WARPS": division.warps,
+        "GROUPS": division.step_groups,
+        "COLUMNS": division.blocks,
         "ADDED": added,
         "ZERO": centre,
         "HAS_ZERO": "zero" in views,
@@ -285,15 +281,45 @@ def nibble_product(
             params.append(Scalar(name, DType.I64, 1))
             sizes.append(number)
     params += [FixedParam(name, value) for name, value in constants.items()]
-    options = [("num_stages", 1), ("num_warps", warps)]
-    is_looped = k // GROUP_TERMS > warps * groups
-    if is_looped and groups <= 2 and blocks == 1 and _fit_by_few_registers(programs, warps, gpu):
-        options.append(("maxnreg", _FEW_REGISTERS))
-    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), tuple(options))
-    return NibbleProduct(kernel, (*sizes, as_expr(programs), ONE, ONE))
+    options = _options(division, gpu)
+    kernel = UserKernel(_ENTRY, _SOURCE, _ENTRY, tuple(params), options)
+    return NibbleProduct(kernel, (*sizes, as_expr(division.programs), ONE, ONE))
 
 
-def _division(programs: int, groups: int, blocks: int) -> tuple[int, int]:
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """How a product is divided among programs, and a row's `groups` of terms among warps.
+
+    A program has `tiles` of 16 results and `blocks` of 8 columns. A warp takes `step_groups` groups
+    at a time.
+    """
+
+    groups: int
+    blocks: int
+    tiles: int
+    programs: int
+    warps: int
+    step_groups: int
+
+
+def _division(m: int, n: int, groups: int) -> _Division:
+    blocks = max(1, 1 << (-(-m // _TILE_COLUMNS) - 1).bit_length())
+    is_small = n < _FILLING_ROWS and blocks < 4
+    tiles = 1 if is_small else min(2, blocks)
+    programs = -(-n // (tiles * _TILE_ROWS))
+    return _Division(groups, blocks, tiles, programs, *_warps(programs, groups, blocks))
+
+
+def _options(division: _Division, gpu: GpuFacts) -> tuple[tuple[str, int], ...]:
+    warps, step = division.warps, division.step_groups
+    is_looped = division.groups > warps * step
+    has_few = is_looped and step <= 2 and division.blocks == 1
+    has_few = has_few and _fit_by_few_registers(division.programs, warps, gpu)
+    limit = (("maxnreg", _FEW_REGISTERS),) if has_few else ()
+    return ("num_stages", 1), ("num_warps", warps), *limit
+
+
+def _warps(programs: int, groups: int, blocks: int) -> tuple[int, int]:
     """The warps of a program, and the neighbouring groups that each takes in a step.
 
     Compared on an H200 with 1 to 32 rows and weights of 1,024 x 1,024 to 28,672 x 8,192: programs

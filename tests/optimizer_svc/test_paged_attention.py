@@ -11,35 +11,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernelfarm.client.capture.captured import CapturedGraph
-from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.ir.text import print_graph
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from optimizer_svc.pipeline import OptimizeResult
 from tests.support.paged_attention import PagedForm
-from tests.support.paged_programs import Runs, compare, optimized
-from tests.support.template_kernels import constant, templates
+from tests.support.paged_programs import Runs, compare, optimized, paged_kernel, right_program
+from tests.support.template_kernels import constant
 from tests.support.traced_graphs import recording
 
 
 def paged(found: OptimizeResult) -> UserKernel:
     """The only template kernel, which reads pages; the graph's gathers have no kernel."""
-    (kernel,) = templates(found.program)
-    assert kernel.entry == "attention_parts"
-    assert constant(kernel, "PAGE")
-    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
-    return kernel
+    return paged_kernel(found, "attention_parts")
 
 
 def check(
     form: PagedForm, operands: Sequence[Tensor], function: Callable[..., Tensor] | None = None
 ) -> UserKernel:
     """The template kernel of a form, whose results are those of eager in float64."""
-    function = function or form.attend
-    runs = Runs(function)
-    compare(form, runs.result(*operands), function, operands)
-    (found,) = runs.programs
-    assert not any("gather" in kernel.name for kernel in found.program.kernels)
-    return paged(found)
+    return paged(right_program(form, operands, function))
 
 
 @pytest.mark.parametrize(

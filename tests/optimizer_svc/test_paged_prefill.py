@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from kernelfarm.ir.program_ir import ExternCall
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from optimizer_svc.pipeline import OptimizeResult
 from tests.support.paged_attention import PagedForm
-from tests.support.paged_programs import Runs, compare
+from tests.support.paged_programs import Runs, compare, paged_kernel, right_program
 from tests.support.template_kernels import constant, templates
 
 CHUNK = PagedForm(heads=2, queries=70, is_checked=True, pages=9)
@@ -23,10 +22,7 @@ CHUNK_WITHOUT_MASK = replace(CHUNK, has_mask=False)
 
 def paged(found: OptimizeResult) -> UserKernel:
     """The only template kernel, which reads pages; nothing gathers them."""
-    (kernel,) = templates(found.program)
-    assert kernel.entry == "flash_attention"
-    assert constant(kernel, "PAGE")
-    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    kernel = paged_kernel(found, "flash_attention")
     report = dict(found.stages)["report"]
     assert "attention: 1 of several queries, keys in pages, by kernels" in report
     assert "whose pages are copied" not in report
@@ -37,11 +33,7 @@ def check(
     form: PagedForm, operands: Sequence[Tensor], function: Callable[..., Tensor] | None = None
 ) -> UserKernel:
     """The template kernel of a form, whose results are those of eager in float64."""
-    function = function or form.attend
-    runs = Runs(function)
-    compare(form, runs.result(*operands), function, operands)
-    (found,) = runs.programs
-    assert not any("gather" in kernel.name for kernel in found.program.kernels)
+    found = right_program(form, operands, function)
     # Nothing in memory is as large as the copies of all pages.
     assert found.program.plan.arena_bytes.as_int() < form.dtype.itemsize * _gathered(form)
     return paged(found)

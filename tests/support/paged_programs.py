@@ -12,11 +12,13 @@ from torch import Tensor, fx
 from frontend_svc.decompose.pipeline import decompose_to_prims
 from kernelfarm.client.capture.captured import CapturedGraph
 from kernelfarm.ir.interpret.programs import run_program
+from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.triton.user_kernel import UserKernel
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.pipeline import OptimizeResult, optimize
 from tests.support.paged_attention import PagedForm
-from tests.support.template_kernels import UNITS, as_array, interpreted
+from tests.support.template_kernels import UNITS, as_array, constant, interpreted, templates
 from tests.support.traced_graphs import capturing
 
 TARGET = target_facts("cuda:sm_90a")
@@ -67,3 +69,24 @@ def compare(
     # Shares are rounded to the type of the values, as the framework's kernels do.
     allowed = 4 * UNITS[form.dtype] * exact.abs().max()
     assert (result - exact).abs().max() <= allowed
+
+
+def right_program(
+    form: PagedForm, operands: Sequence[Tensor], function: Callable[..., Tensor] | None = None
+) -> OptimizeResult:
+    """The program of a form, without gathers, whose results are those of eager in float64."""
+    function = function or form.attend
+    runs = Runs(function)
+    compare(form, runs.result(*operands), function, operands)
+    (found,) = runs.programs
+    assert not any("gather" in kernel.name for kernel in found.program.kernels)
+    return found
+
+
+def paged_kernel(found: OptimizeResult, entry: str) -> UserKernel:
+    """The only template kernel, which reads pages; the framework computes nothing."""
+    (kernel,) = templates(found.program)
+    assert kernel.entry == entry
+    assert constant(kernel, "PAGE")
+    assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
+    return kernel
