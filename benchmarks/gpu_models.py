@@ -152,7 +152,7 @@ def graphs_of(source: RealInput, *, runs: bool) -> list[Graph]:
     """The model's graphs on the device of its weights, with those of gradients for a training."""
     found: list[CapturedGraph] = []
     torch._dynamo.reset()
-    function = torch.compile(source.model, backend=recording(found, runs=runs))
+    function = torch.compile(source.model, backend=recording(found, runs=runs, target=TARGET))
     _step(source, function)() if source.name in TRAINED else _inferred(function, source.args)()
     return [captured.graph for captured in found]
 

@@ -37,11 +37,17 @@ MAX_OPS_RECOMPUTED = 30
 """The most operations that several readers repeat instead of reading a result."""
 MAX_READS_RECOMPUTED = 2
 """The most tensors that several readers read again: with three, a store and two loads cost less."""
+MIN_READ_FOR_STORED = 1.5
+"""The fewest bytes that are read for each byte of such a value. With two readers, both ways move
+the same if it is 2. Caches hold what is much smaller than the value, as a channel's mean."""
 MAX_OPS_INLINE = 64
 """The most operations of one expression; also limits the recursion that lowers it."""
 MIN_ELEMS_EXPANDED = 1 << 14
 """With fewer elements, recomputing an expanded value costs less than another launch."""
 MAX_OPS_EXPANDED = 8
+MIN_BYTES_ROUNDED = 1 << 20
+"""The fewest bytes of a reduction's result that is stored in 16 bits instead of f32."""
+NARROW_BYTES = 2
 MAX_ADDED = 4
 """The most results of the framework that one kernel adds: more of them would be alive together."""
 MIN_ADDED_BYTES = 1 << 16
@@ -54,11 +60,15 @@ _EXPANDING = GATHER_OPS | {"broadcast_in_dim", "window"}
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The cost of one element: operations, tensors read, and transcendental operations."""
+    """The cost of one element: operations, tensors read, and transcendental operations.
+
+    `index_ops` of the operations compute from positions alone where a gather reads.
+    """
 
     ops: int
     reads: frozenset[int]
     heavy: int
+    index_ops: int = 0
 
 
 def store_costly(
@@ -91,13 +101,34 @@ def store_costly(
         if value in storages or node.op in VIEW_OPS:
             continue
         is_forced = node.op in WHOLE_ROWS or cost.ops > MAX_OPS_INLINE
-        is_repeated = uses[value] > 1 and _is_costly(cost)
+        is_forced |= _rounds_large_reduction(facts, node, uses, sizes)
+        stored = _narrowest(facts, node)
+        is_repeated = uses[value] > 1 and _is_costly(cost, facts, stored, sizes)
         if is_forced or (is_repeated and not has_sole_reader(facts, value, storages)):
-            stored = _narrowest(facts, node)
             storages[stored] = temporary_storage(facts, stored)
             if stored != value:
                 costs[value] = _cost(node, costs, storages, facts)
     return frozenset(sums.parts)
+
+
+def _rounds_large_reduction(
+    facts: GraphFacts, node: Node, uses: Mapping[int, int], sizes: Mapping[str, int]
+) -> bool:
+    """True for a large reduction's result in 16 bits, if nothing reads more of its bits.
+
+    Otherwise other kernels would read the result in f32. Products are left to their own passes.
+    """
+    if node.op != "convert" or node.types[0].dtype.itemsize_bytes != NARROW_BYTES:
+        return False
+    (reduced,) = operands(node)
+    reduction = facts.producers.get(reduced)
+    if reduction is None or reduction.op not in REDUCE_OPS or uses[reduced] > 1:
+        return False
+    term = facts.producers.get(operands(reduction)[0])
+    if term is not None and term.op == "mul":
+        return False
+    elems = likely_elems(node.types[0].shape, sizes)
+    return elems * NARROW_BYTES >= MIN_BYTES_ROUNDED
 
 
 def _narrowest(facts: GraphFacts, node: Node) -> int:
@@ -159,9 +190,22 @@ def _materialize_operands(facts: GraphFacts, storages: dict[int, Storage], node:
             storages[value] = temporary_storage(facts, value)
 
 
-def _is_costly(cost: _Cost) -> bool:
-    too_many_ops = cost.ops > MAX_OPS_RECOMPUTED or cost.heavy > 0
-    return too_many_ops or len(cost.reads) > MAX_READS_RECOMPUTED
+def _is_costly(cost: _Cost, facts: GraphFacts, stored: int, sizes: Mapping[str, int]) -> bool:
+    """True if several readers should read `stored`, instead of computing the value again."""
+    if cost.ops > MAX_OPS_RECOMPUTED or cost.heavy > 0:
+        return True
+    if len(cost.reads) <= MAX_READS_RECOMPUTED:
+        return False
+    spend(len(cost.reads))
+    elems = likely_elems(facts.types[stored].shape, sizes)
+    read_bytes = sum(_bytes_of(facts, read, elems, sizes) for read in cost.reads)
+    return read_bytes >= MIN_READ_FOR_STORED * _bytes_of(facts, stored, elems, sizes)
+
+
+def _bytes_of(facts: GraphFacts, value: int, most_elems: int, sizes: Mapping[str, int]) -> int:
+    """The bytes of up to `most_elems` elements of a value."""
+    tensor = facts.types[value]
+    return min(likely_elems(tensor.shape, sizes), most_elems) * tensor.dtype.itemsize_bytes
 
 
 def _cost(
@@ -178,10 +222,14 @@ def _cost(
     spend(4 + len(found) + len(reads))
     # An element of a cat that is stored piece by piece costs an element of one piece.
     total = max if is_many_pieces(facts, node) else sum
+    indices = operands(node)[1:] if node.op in GATHER_OPS else ()
+    of_indices = [costs[value] for value in indices if value not in storages]
+    positions = sum(cost.ops - cost.index_ops for cost in of_indices if not cost.reads)
     return _Cost(
         ops=total(cost.ops for cost in found) + int(node.op not in VIEW_OPS),
         reads=frozenset(reads),
         heavy=total(cost.heavy for cost in found) + int(node.op in FUNCTION_OPS),
+        index_ops=total(cost.index_ops for cost in found) + positions,
     )
 
 
@@ -199,7 +247,7 @@ def _materialize_expanded(
     cost = costs[base]
     after = likely_elems(node.types[0].shape, sizes)
     before = likely_elems(facts.types[base].shape, sizes)
-    is_costly = cost.heavy > 0 or cost.ops > MAX_OPS_EXPANDED
+    is_costly = cost.heavy > 0 or cost.ops - cost.index_ops > MAX_OPS_EXPANDED
     if is_costly and after >= MIN_ELEMS_EXPANDED and after >= 2 * before:
         storages[base] = temporary_storage(facts, base)
 

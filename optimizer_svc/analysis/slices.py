@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
@@ -17,6 +17,7 @@ from kernelfarm.targets import MemoryFacts
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, ints_attr, operands
 from optimizer_svc.analysis.index_maps import Index
+from optimizer_svc.analysis.strided_views import order_in_memory
 from optimizer_svc.analysis.verdicts import Refused
 
 COLUMNS_A_PROGRAM = 128
@@ -53,13 +54,15 @@ class Run:
 class Split:
     """The number of slices of a run of axes, and why.
 
-    `strides` are those of the memory from which the operand is computed.
+    `strides` are those of the memory from which the operand is computed. If `order` is not empty,
+    the run and the strides are those of the operand with its axes in this order.
     """
 
     run: Run
     slices: int
     reason: str
     strides: Index
+    order: tuple[int, ...] = ()
 
 
 def choose_split(
@@ -71,12 +74,16 @@ def choose_split(
         return Refused("the target splits no reductions")
     (value,) = operands(node)
     shape, dims = facts.types[value].shape, ints_attr(node, "dims")
+    strides = memory_strides(facts, value)
+    order = _order_in_memory(dims, strides)
+    if order:
+        shape, strides = (tuple(of[axis] for axis in order) for of in (shape, strides))
+        dims = reordered(dims, order)
     runs = _runs(shape, dims)
     if not runs or (node.op in ("argmax", "argmin") and len(runs) > 1):
         return Refused("the axes are no run of neighbours")
     result = facts.types[node.results[0]]
     results = likely_elems(result.shape, likely)
-    strides = memory_strides(facts, value)
     are_rows = _innermost(shape, strides) in dims
     programs = max(1, results if are_rows else -(-results // COLUMNS_A_PROGRAM))
     wanted = (OVERSUBSCRIPTION if are_rows else COLUMN_OVERSUBSCRIPTION) * idle // programs
@@ -95,7 +102,25 @@ def choose_split(
         f"{programs} programs would take as long as memory for {round(whole)} bytes,"
         f" {programs * slices} programs and a second kernel as long as for {round(split)}"
     )
-    return Split(run, slices, reason, strides)
+    return Split(run, slices, reason, strides, order)
+
+
+def reordered(dims: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
+    """Where axes are after a permutation, in ascending order."""
+    return tuple(sorted(order.index(dim) for dim in dims)) if order else dims
+
+
+def _order_in_memory(dims: tuple[int, ...], strides: Index) -> tuple[int, ...]:
+    """The order of axes in memory, if it makes one run of reduced axes that are none in the shape.
+
+    So are the pixels of all images whose channels are last in memory. Empty if it makes none, or if
+    it changes the order of the axes that are kept.
+    """
+    if len(_runs_of(dims)) < 2:
+        return ()
+    order = order_in_memory(strides)
+    kept = [axis for axis in order if axis not in dims]
+    return order if kept == sorted(kept) and len(_runs_of(reordered(dims, order))) == 1 else ()
 
 
 def memory_strides(facts: GraphFacts, value: int) -> Index:
@@ -129,12 +154,19 @@ def _innermost(shape: Index, strides: Index) -> int:
 
 
 def _runs(shape: tuple[Expr, ...], dims: tuple[int, ...]) -> list[Run]:
-    runs: list[Run] = []
+    return [
+        Run(run.start, run.stop, product_of(shape[run.start : run.stop])) for run in _runs_of(dims)
+    ]
+
+
+def _runs_of(dims: tuple[int, ...]) -> list[range]:
+    """Ascending axes as ranges of neighbours."""
+    runs: list[range] = []
     for dim in dims:
         if runs and runs[-1].stop == dim:
-            runs[-1] = Run(runs[-1].start, dim + 1, runs[-1].extent * shape[dim])
+            runs[-1] = range(runs[-1].start, dim + 1)
         else:
-            runs.append(Run(dim, dim + 1, shape[dim]))
+            runs.append(range(dim, dim + 1))
     return runs
 
 
@@ -166,7 +198,7 @@ def _slices(run: Run, extents: Index, wanted: int, likely: Mapping[str, int]) ->
     while slices < wanted and 2 * slices <= most:
         slices *= 2
     if run.extent.is_constant:
-        near = [*range(slices, 2 * slices), *range(slices - 1, slices // 2, -1)]
+        near = [*range(slices, 2 * slices), *range(slices - 1, max(1, slices // 2) - 1, -1)]
         even = [n for n in near if extent % n == 0 and n <= most]
         slices = next((n for n in even if _divides_axes(n, extents)), even[0] if even else slices)
     return slices

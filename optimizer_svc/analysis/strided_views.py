@@ -82,6 +82,14 @@ def is_dense(shape: Index, strides: Index) -> bool:
     return not axes
 
 
+def order_in_memory(strides: Index) -> tuple[int, ...]:
+    """The axes from the largest stride to the smallest; as they are, if some strides vary."""
+    axes = range(len(strides))
+    if not all(step.is_constant for step in strides):
+        return tuple(axes)
+    return tuple(sorted(axes, key=lambda axis: -strides[axis].constant))
+
+
 def is_same_layout(shape: Index, a: Index, b: Index) -> bool:
     """True if two strides of one shape address the same elements; extents of 1 are ignored."""
     return all(x is y or e is ONE for e, x, y in zip(shape, a, b, strict=True))

@@ -10,6 +10,7 @@ from kernelfarm.ir.work_budget import spend
 from optimizer_svc.analysis.extents import likely_elems
 from optimizer_svc.analysis.index_maps import Index, ravel
 from optimizer_svc.analysis.storages import Storage
+from optimizer_svc.analysis.strided_views import order_in_memory
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.fusion.alignment import (
     Alignment,
@@ -167,17 +168,39 @@ def _covers(pair: tuple[Axes, Axes], producer: Group, consumer: Group) -> bool:
 def _through(
     context: MergeContext, value: int, left: tuple[Group, Index], right: tuple[Group, Index]
 ) -> Matches | None:
-    """Axes matched through the row-major position that both sides address in one tensor.
+    """Axes matched through the position that both sides address in one tensor.
 
-    Other axes (of a reduction that made the tensor, or along which a reader broadcasts it) are
-    matched in order.
+    That is the row-major position, or, with the axes in their order in memory, the one from which a
+    reader of slices divides. Other axes (of a reduction that made the tensor, or along which a
+    reader broadcasts it) are matched in order.
     """
-    shape = context.storages[value].shape
+    storage = context.storages[value]
+    row_major = tuple(range(len(storage.shape)))
+    for order in dict.fromkeys((row_major, order_in_memory(storage.strides))):
+        found = _through_positions(context, _permuted(storage.shape, order), order, left, right)
+        if found is not None:
+            return found
+    return None
+
+
+def _permuted(index: Index, order: tuple[int, ...]) -> Index:
+    return tuple(index[axis] for axis in order)
+
+
+def _through_positions(
+    context: MergeContext,
+    shape: Index,
+    order: tuple[int, ...],
+    left: tuple[Group, Index],
+    right: tuple[Group, Index],
+) -> Matches | None:
+    """The same for positions in a shape whose axes are those of the tensor in an order."""
     chains: list[Axes] = []
     rests: list[Axes] = []
     for group, index in (left, right):
         bounds = domain_bounds(context.sizes, group.axes)
-        chain = chain_of(simplify(ravel(index, shape), bounds), group.axes)
+        position = ravel(_permuted(index, order), shape)
+        chain = chain_of(simplify(position, bounds), group.axes)
         if chain is None:
             return None
         names = {axis.name for axis in chain}

@@ -25,7 +25,7 @@ from kernelfarm.ir.graph_ir import Arg, Graph, Node
 from kernelfarm.ir.scalar_types import INTEGER_RANGES
 from optimizer_svc.analysis.deviations import sum_of_deviations
 from optimizer_svc.analysis.graph_facts import GraphFacts, graph_facts, ints_attr, operands
-from optimizer_svc.analysis.slices import Split, slice_length
+from optimizer_svc.analysis.slices import Split, reordered, slice_length
 from optimizer_svc.ir.prims_writer import PrimsWriter
 from optimizer_svc.ir.splits import Splits
 
@@ -71,8 +71,10 @@ class _Writer(PrimsWriter):
         """Appends the prims of a reduction in slices."""
         (value,) = operands(node)
         run, slices = found.run, found.slices
+        if found.order:
+            value = self.add(node, "permute", value, dims=found.order)
         sliced = self._sliced(node, value, found)
-        dims = ints_attr(node, "dims")
+        dims = reordered(ints_attr(node, "dims"), found.order)
         inner = [dim for dim in dims if dim < run.start] + [run.start + 1]
         inner += [dim + 2 - (run.stop - run.start) for dim in dims if dim >= run.stop]
         # The axis of the slices stands behind those axes before it that are kept.

@@ -9,13 +9,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from frontend_svc.decompose.pipeline import decompose_to_prims
+from kernelfarm.client.capture.captured import CapturedGraph
+from kernelfarm.dtypes import DType
 from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import target_facts
 from optimizer_svc.passes.eliminate_dead_nodes import eliminate_dead_nodes
 from optimizer_svc.pipeline import PASSES, OptimizeResult, given_facts, optimize
 from tests.support.template_kernels import as_array
-from tests.support.traced_graphs import traced_one
+from tests.support.traced_graphs import recording, traced_one
 
 TARGET = target_facts("cuda:sm_90a")
 
@@ -78,17 +80,77 @@ def test_no_dead_node_is_left_behind_a_split() -> None:
     assert eliminate_dead_nodes(facts["graph"]) is facts["graph"]
 
 
-def test_an_axis_without_a_rest_is_split() -> None:
-    # 32 images in two slices, not 49 pixels.
+def test_images_and_their_pixels_are_one_axis_of_slices() -> None:
+    # Slices of two images each; without the order of memory, 32 images have at most 2 slices.
     def total(x: Tensor) -> Tensor:
         return (x * x).sum((0, 2, 3))
 
     found = optimized(total, image(32, 2048, 7, 7))
-    assert "in 2 slices" in dict(found.stages)["report"]
+    assert "in 16 slices" in dict(found.stages)["report"]
     assert len(found.program.plan.steps) == 2
 
 
-@pytest.mark.parametrize("function", [pooled, normed])
+def added(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x + x.flip(0)
+    return y, y.mean((0, 2, 3))
+
+
+def test_slices_of_parts_of_images_store_what_they_sum() -> None:
+    # 128 slices: a quarter of an image each.
+    text = report(added, image(32, 512, 28, 28))
+    assert "in 128 slices" in text
+    assert "launches: 2 of 2 distinct kernels" in text
+
+
+def normed_backward(dtype: torch.dtype) -> OptimizeResult:
+    """The graph of gradients of a batch norm behind a ReLU."""
+    found: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    weight = torch.ones(64, dtype=dtype, requires_grad=True)
+    given = image(8, 64, 56, 56).to(dtype).requires_grad_()
+
+    def loss(x: Tensor) -> Tensor:
+        return normed(x.relu() * weight.view(1, -1, 1, 1)).sin().sum()
+
+    torch.compile(loss, backend=recording(found))(given).backward()
+    _, backward = found
+    return optimize(decompose_to_prims(backward.graph).graph, TARGET)
+
+
+def test_a_gradient_reads_an_image_of_16_bits_again_instead_of_storing_f32() -> None:
+    found = normed_backward(torch.bfloat16)
+    image_elems = 8 * 64 * 56 * 56
+    wide = [
+        param
+        for kernel in found.program.kernels
+        for param in kernel.params
+        if param.dtype is DType.F32 and param.size_elems.as_int() >= image_elems
+    ]
+    assert not wide
+
+
+def test_the_gradient_of_windows_reads_each_image_where_it_is() -> None:
+    found: list[CapturedGraph] = []
+    torch._dynamo.reset()
+    given = image(4, 64, 56, 56).to(torch.bfloat16).requires_grad_()
+    weight = image(4, 64, 28, 28).to(torch.bfloat16)
+
+    def loss(x: Tensor) -> Tensor:
+        return (functional.max_pool2d(x.sin(), 3, 2, 1) * weight).sum()
+
+    torch.compile(loss, backend=recording(found))(given).backward()
+    result = optimize(decompose_to_prims(found[1].graph).graph, TARGET)
+    largest = max(p.size_elems.as_int() for k in result.program.kernels for p in k.params)
+    assert largest == 4 * 64 * 56 * 56
+    assert all(
+        param.dtype is DType.BF16
+        for kernel in result.program.kernels
+        for param in kernel.params
+        if param.size_elems.as_int() == largest
+    )
+
+
+@pytest.mark.parametrize("function", [pooled, normed, added])
 def test_results_are_those_of_the_whole_sums(function: object) -> None:
     given = image(2, 8, 80, 80)
     found = optimized(function, given)

@@ -17,20 +17,25 @@ from kernelfarm.client.capture.tracing import GraphCompiler, backend_around
 Run = Callable[..., Any]
 
 
-def capturing(compile_graph: Callable[[CapturedGraph, fx.GraphModule], Run]) -> GraphCompiler:
+def capturing(
+    compile_graph: Callable[[CapturedGraph, fx.GraphModule], Run], target: str | None = None
+) -> GraphCompiler:
     """A backend for `torch.compile` that runs what `compile_graph` returns for each graph."""
 
     def compiler(gm: fx.GraphModule, _: Any) -> Any:
         with unset_fake_temporarily():
             return make_boxed_func(compile_graph(capture(gm), gm))
 
-    return backend_around(compiler)
+    return backend_around(compiler, target)
 
 
-def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler:
+def recording(
+    found: list[CapturedGraph], *, runs: bool = True, target: str | None = None
+) -> GraphCompiler:
     """A backend that appends each graph to `found`, except graphs without work.
 
     If `runs` is false, graphs are not executed: their results have the right shapes and no values.
+    `target` is that of the programs, by default that of the device.
     """
 
     def record(captured: CapturedGraph, gm: fx.GraphModule) -> Run:
@@ -38,7 +43,7 @@ def recording(found: list[CapturedGraph], *, runs: bool = True) -> GraphCompiler
             found.append(captured)
         return gm.forward if runs else _empty_results(gm)
 
-    return capturing(record)
+    return capturing(record, target)
 
 
 def traced(function: Run, *args: Any) -> list[CapturedGraph]:

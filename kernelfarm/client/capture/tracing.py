@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -26,35 +27,39 @@ def traced(
     compiler: GraphCompiler,
     inference_compiler: GraphCompiler | None = None,
     backward_compiler: GraphCompiler | None = None,
+    *,
+    target: str | None = None,
 ) -> Callable[..., Any]:
     """Traces a Dynamo graph, whose attention is preserved, and compiles the resulting graphs.
 
-    `compiler` compiles forward graphs, and those for which no other compiler is given.
+    `compiler` compiles forward graphs, and those for which no other compiler is given. `target` is
+    that of the programs, by default that of the device: training graphs depend on it.
     """
     decompose_fused(gm)
     return aot_autograd(
         fw_compiler=compiler,
         bw_compiler=backward_compiler or compiler,
         inference_compiler=inference_compiler or compiler,
-        partition_fn=_partition,
+        partition_fn=partial(_partition, target=target),
         keep_inference_input_mutations=True,
     )(gm, example_inputs)
 
 
-def _partition(joint: fx.GraphModule, inputs: Any, **options: Any) -> Any:
+def _partition(joint: fx.GraphModule, inputs: Any, *, target: str | None, **options: Any) -> Any:
     """`partition`, whose modules only training needs."""
     from kernelfarm.client.capture.partition import partition  # noqa: PLC0415
 
-    return partition(joint, inputs, **options)
+    return partition(joint, inputs, target, **options)
 
 
-def backend_around(compiler: GraphCompiler) -> GraphCompiler:
+def backend_around(compiler: GraphCompiler, target: str | None = None) -> GraphCompiler:
     """A backend for `torch.compile` that traces as kernelfarm's, and calls `compiler` per graph."""
 
     def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
         inline_regions(gm)
         preserve_attention(gm)
         order = InputOrder(gm)
-        return order.called_as_before(traced(order.module, order.of(example_inputs), compiler))
+        compiled = traced(order.module, order.of(example_inputs), compiler, target=target)
+        return order.called_as_before(compiled)
 
     return backend

@@ -67,12 +67,14 @@ _UNKNOWN_EPOCH = "the farm's epoch was not known before the graph was traced"
 class CaptureRequest:
     """What is captured of a case: for programs with these options, also its package.
 
-    `is_tuned`: the fleet chooses who computes each product.
+    `is_tuned`: the fleet chooses who computes each product. `target`: the one for which training
+    graphs are traced; None for that of the model's device.
     """
 
     options: CompileOptions
     is_tuned: bool = False
     wants_package: bool = False
+    target: str | None = None
 
 
 @dataclass(slots=True)
@@ -102,8 +104,9 @@ class _Collector:
                     self._add(captured, None, _OF_TRAINING)
             return make_boxed_func(traced_module.forward)
 
-        inputs = order.of(example_inputs)
-        return order.called_as_before(traced(order.module, inputs, training, inference))
+        inputs, target = order.of(example_inputs), self.wanted.target
+        compiled = traced(order.module, inputs, training, inference, target=target)
+        return order.called_as_before(compiled)
 
     def _collect(
         self, traced_module: fx.GraphModule, traces: TraceCache, made_in: Epoch | None

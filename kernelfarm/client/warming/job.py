@@ -30,6 +30,7 @@ from kernelfarm.client.warming.requests import (
     StaleCaptureError,
     WarmedProgram,
 )
+from kernelfarm.targets import target_facts
 
 _MOST_CAPTURES = 2
 """Captures of a case in one run: the second one if something was invalidated after the first."""
@@ -125,7 +126,11 @@ class WarmingJob:
     def _wanted(self, case: Case) -> CaptureRequest:
         flags = self.manifest.options_of(case.model)
         options = CompileOptions(flags.deterministic, flags.fallback_random, flags.product_choice)
-        return CaptureRequest(options, flags.is_tuned, self.makes_packages)
+        targets = self.manifest.targets_of(case.model)
+        is_one_kind = len({target_facts(target).vendor for target in targets}) == 1
+        return CaptureRequest(
+            options, flags.is_tuned, self.makes_packages, targets[0] if is_one_kind else None
+        )
 
     def _capture(self, work: _CaseWork, wanted: CaptureRequest) -> CaseCapture:
         case = work.case

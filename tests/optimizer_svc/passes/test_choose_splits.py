@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import symbol
+from kernelfarm.ir.algebra.expr import as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.targets import target_facts
+from optimizer_svc.analysis.slices import Run
 from optimizer_svc.passes.choose_splits import choose_splits
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
@@ -80,6 +83,27 @@ def test_a_dynamic_extent_gets_slices_by_its_likely_size() -> None:
 def test_indices_over_axes_that_are_apart_stay_whole() -> None:
     assert slices(tensor(64, 8, 1 << 16), (0, 2), "argmax") == []
     assert slices(tensor(64, 1 << 16, 8), (0, 1), "argmax") != []
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((32, 512, 7, 7), 32),  # an image each
+        ((32, 512, 28, 28), 128),  # a quarter of an image
+        ((32, 64, 112, 112), 512),
+        ((31, 512, 7, 7), 49),  # 31 pixels of all images together
+    ],
+)
+def test_images_and_pixels_are_one_run_where_channels_are_last_in_memory(shape, expected) -> None:
+    count, channels, height, width = map(as_expr, shape)
+    strides = (channels * height * width, as_expr(1), channels * width, channels)
+    make = Maker()
+    x = make.add_input(replace(tensor(*shape), strides=strides))
+    graph = make.returning(make.add("sum", x, dims=(0, 2, 3)))
+    (split,) = choose_splits(graph, H200).by_value.values()
+    assert split.order == (0, 2, 3, 1)
+    assert split.run == Run(0, 3, count * height * width)
+    assert split.slices == expected
 
 
 def test_a_target_without_the_fact_splits_nothing() -> None:
