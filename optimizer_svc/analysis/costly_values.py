@@ -40,6 +40,9 @@ MAX_READS_RECOMPUTED = 2
 MIN_READ_FOR_STORED = 1.5
 """The fewest bytes that are read for each byte of such a value. With two readers, both ways move
 the same if it is 2. Caches hold what is much smaller than the value, as a channel's mean."""
+MAX_OPS_OF_FEW_BYTES = 8
+"""The most operations that are repeated because this reads few bytes: those of a normalized value
+whose mean and inverse deviation are known, but not of one that computes these, too."""
 MAX_OPS_INLINE = 64
 """The most operations of one expression; also limits the recursion that lowers it."""
 MIN_ELEMS_EXPANDED = 1 << 14
@@ -196,6 +199,8 @@ def _is_costly(cost: _Cost, facts: GraphFacts, stored: int, sizes: Mapping[str, 
         return True
     if len(cost.reads) <= MAX_READS_RECOMPUTED:
         return False
+    if cost.ops > MAX_OPS_OF_FEW_BYTES:
+        return True
     spend(len(cost.reads))
     elems = likely_elems(facts.types[stored].shape, sizes)
     read_bytes = sum(_bytes_of(facts, read, elems, sizes) for read in cost.reads)
