@@ -15,7 +15,6 @@ from kernelfarm.ir.graph_ir import Node, TensorType
 from kernelfarm.targets import ConvolutionFacts, GpuFacts
 from optimizer_svc.analysis.verdicts import Refused
 
-_ONE_MOVE = (1, 1)
 _MOST_FEW_CHANNELS = 4
 _PIXEL_BYTES, _ELEMENT_BYTES = 16, 2
 _EVEN_CHANNELS = 8
@@ -31,11 +30,24 @@ _LEAST_TERMS = 32
 
 @dataclass(frozen=True, slots=True)
 class MovedWindow:
-    """How the window of a convolution moves, each (down, across), in pixels."""
+    """How the window of a convolution moves, each (down, across), in pixels.
+
+    Neighbours in the window are `dilations` pixels of the image apart.
+    """
 
     sides: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    dilations: tuple[int, int] = (1, 1)
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """The pixels of an image from a window's first pixel to its last one."""
+        down, across = (
+            dilation * (side - 1) + 1
+            for dilation, side in zip(self.dilations, self.sides, strict=True)
+        )
+        return down, across
 
 
 def moved_window(node: Node, weight: TensorType) -> MovedWindow | Refused:
@@ -46,14 +58,15 @@ def moved_window(node: Node, weight: TensorType) -> MovedWindow | Refused:
     down, across, *padding, wide_down, wide_across, groups = (int(str(n)) for n in numbers)
     if groups != 1:
         return Refused("of groups")
-    if (wide_down, wide_across) != _ONE_MOVE:
-        return Refused("with dilations")
-    sides = weight.shape[2:]
-    if not all(side.is_constant and side.constant > 0 for side in sides) or not down * across:
+    extents = weight.shape[2:]
+    if not all(side.is_constant and side.constant > 0 for side in extents):
         return Refused("by a window of varying size")
-    return MovedWindow(
-        (sides[0].constant, sides[1].constant), (down, across), (padding[0], padding[1])
-    )
+    if not down * across * wide_down * wide_across:
+        return Refused("of other operands")
+    sides = extents[0].constant, extents[1].constant
+    # One pixel has no neighbours that a dilation could move away.
+    dilations = wide_down if sides[0] > 1 else 1, wide_across if sides[1] > 1 else 1
+    return MovedWindow(sides, (down, across), (padding[0], padding[1]), dilations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +84,12 @@ class FewChannels:
 
 
 def few_channels(window: MovedWindow, image: TensorType, result: TensorType) -> FewChannels | None:
-    """How an image of few channels is stored; None if it has more, or rows begin at odd places."""
+    """How an image of few channels is stored; None if it has more.
+
+    None, too, if dilation divides the rows of its window, which are no neighbours in memory then.
+    """
     given = image.shape[1].constant
-    if given > _MOST_FEW_CHANNELS:
+    if given > _MOST_FEW_CHANNELS or window.dilations[1] > 1:
         return None
     step = window.strides[1] * _ELEMENT_BYTES
     channels = next(c for c in (4, 8) if c >= given and c * step % _PIXEL_BYTES == 0)
@@ -84,7 +100,7 @@ def few_channels(window: MovedWindow, image: TensorType, result: TensorType) -> 
         for made, stride, side, extent, padding in zip(
             result.shape[2:],
             window.strides,
-            (window.sides[0], across),
+            (window.spans[0], across),
             image.shape[2:],
             window.padding,
             strict=True,
@@ -107,14 +123,22 @@ def window_refused(
         return Refused("by a window, of varying sizes")
     if not _moves_so(window, image, weight, result):
         return Refused("of other operands")
-    if any(padding >= side for padding, side in zip(window.padding, window.sides, strict=True)):
+    if any(padding >= span for padding, span in zip(window.padding, window.spans, strict=True)):
         return Refused("with padding of a whole window")
-    if few_channels(window, image, result) is None:
-        multiple = known.window_channels
-        if weight.shape[1].constant % multiple:
-            return Refused(f"by a window, whose channels are no multiples of {multiple}")
-    is_even = weight.shape[0].constant % _EVEN_CHANNELS == 0
-    return None if is_even else Refused("by a window, of an odd number of results")
+    if weight.shape[0].constant % _EVEN_CHANNELS:
+        return Refused("by a window, of an odd number of results")
+    is_stored_anew = few_channels(window, image, result) is not None
+    return None if is_stored_anew else _channels_refused(image.shape[1].constant, known)
+
+
+def _channels_refused(channels: int, known: ConvolutionFacts) -> Refused | None:
+    """Why a sum cannot take the channels of an image as memory holds them; None if it can."""
+    if channels <= _MOST_FEW_CHANNELS:
+        return Refused(f"with dilation, of up to {_MOST_FEW_CHANNELS} channels")
+    multiple = known.window_channels
+    if channels % multiple:
+        return Refused(f"by a window, whose channels are no multiples of {multiple}")
+    return None
 
 
 def split_taps(window: MovedWindow, weight: TensorType, result: TensorType, gpu: GpuFacts) -> int:
@@ -151,11 +175,11 @@ def _moves_so(
     if result.shape[1] is not weight.shape[0]:
         return False
     return all(
-        (given.constant + 2 * padding - side) // stride + 1 == made.constant > 0
-        for given, made, side, stride, padding in zip(
+        (given.constant + 2 * padding - span) // stride + 1 == made.constant > 0
+        for given, made, span, stride, padding in zip(
             image.shape[2:],
             result.shape[2:],
-            window.sides,
+            window.spans,
             window.strides,
             window.padding,
             strict=True,

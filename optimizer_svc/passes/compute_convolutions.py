@@ -125,7 +125,7 @@ class _Writer(ContractionWriter):
             dims=(1, 2),
             sizes=tuple(sides),
             strides=tuple(as_expr(stride) for stride in window.strides),
-            dilations=(ONE, ONE),
+            dilations=tuple(as_expr(dilation) for dilation in window.dilations),
         )
         split = self.choice.split_taps.get(node.results[0], 0)
         rest = _WINDOW_AXES - split
@@ -193,9 +193,9 @@ class _Writer(ContractionWriter):
         self._pad_as(ordered, node, weight, (0, 0), (window.sides[0], few.across, few.channels))
         self._pad_as(rows, node, image, window.padding, (few.height, few.width, few.channels))
         down, across = (
-            (extent.constant - 1) * stride + side
-            for extent, stride, side in zip(
-                node.types[0].shape[2:], window.strides, (window.sides[0], few.across), strict=True
+            (extent.constant - 1) * stride + span
+            for extent, stride, span in zip(
+                node.types[0].shape[2:], window.strides, (window.spans[0], few.across), strict=True
             )
         )
         limits = (self.types[rows].shape[0], as_expr(down), as_expr(across), as_expr(few.channels))

@@ -38,6 +38,23 @@ WINDOWS = (
 )
 
 
+DILATED = (
+    # as above; then the pixels of the image from one of the window to the next. Each second one is
+    # at odd addresses, so read by pointers.
+    (2, 64, 64, (20, 20), (3, 3), (1, 1), (2, 2), (2, 2), True),
+    (3, 128, 64, (33, 17), (3, 3), (1, 1), (4, 4), (4, 4), True),
+    (2, 256, 128, (33, 33), (3, 3), (1, 1), (18, 18), (18, 18), True),
+    (2, 64, 64, (31, 18), (3, 3), (2, 2), (2, 2), (2, 2), True),
+    (2, 64, 64, (31, 18), (3, 3), (2, 2), (3, 2), (3, 3), True),
+    (5, 96, 72, (9, 40), (1, 3), (1, 1), (0, 4), (1, 4), True),
+    (2, 64, 128, (17, 30), (3, 3), (2, 2), (1, 1), (2, 2), True),
+    (2, 64, 64, (20, 20), (3, 3), (1, 1), (2, 2), (2, 2), False),
+    (1, 64, 192, (21, 23), (3, 3), (1, 1), (0, 0), (2, 3), True),
+    (2, 64, 128, (18, 29), (3, 3), (2, 2), (1, 1), (2, 2), True),
+    (2, 3, 32, (40, 40), (3, 3), (2, 1), (2, 1), (2, 1), True),
+)
+
+
 def pixel_cases() -> Iterator[Case]:
     """Both half types, layouts, odd addresses, with a bias or a residual behind the product."""
     for number, (images, channels, results, sides, is_last) in enumerate(FORMS):
@@ -52,18 +69,20 @@ def pixel_cases() -> Iterator[Case]:
 
 
 def window_cases() -> Iterator[Case]:
-    """Windows with and without strides and padding, few channels, odd sizes and addresses."""
-    for number, (images, channels, results, sides, *moves, is_last) in enumerate(WINDOWS):
-        window, strides, padding = moves
+    """Windows with and without moves of each kind, few channels, odd sizes and addresses."""
+    usual = [(*form[:-1], (1, 1), form[-1]) for form in WINDOWS]
+    for number, form in enumerate((*usual, *DILATED)):
+        images, channels, results, sides, *moves, is_last = form
+        window, strides, padding, dilation = moves
         made = [
-            (side + 2 * around - inner) // step + 1
-            for side, inner, step, around in zip(sides, window, strides, padding, strict=True)
+            (side + 2 * around - wide * (inner - 1) - 1) // step + 1
+            for side, inner, step, around, wide in zip(sides, *moves, strict=True)
         ]
         sizes = (images, channels, results, *sides)
         for dtype in (torch.float16, torch.bfloat16):
             yield case(
                 f"convolution by a window {dtype} {sizes} {moves} {is_last}",
-                partial(_windowed, strides, padding),
+                partial(_windowed, (strides, padding, dilation)),
                 partial(_operands, sizes, dtype, is_last, window, tuple(made)),
                 has_products=True,
                 offset=number % 2,
@@ -71,14 +90,13 @@ def window_cases() -> Iterator[Case]:
 
 
 def _windowed(
-    strides: tuple[int, int],
-    padding: tuple[int, int],
+    moves: tuple[tuple[int, int], ...],
     image: Tensor,
     weight: Tensor,
     bias: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    found = functional.conv2d(image, weight, bias, stride=strides, padding=padding)
+    found = functional.conv2d(image, weight, bias, *moves)
     return functional.relu(found + residual)
 
 

@@ -24,8 +24,8 @@ from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.pipeline import OptimizeResult, optimize
 from tests.support.template_kernels import UNITS, as_array
 from tests.support.traced_graphs import traced_one
-from tests.support.triton_cases import expected, interpreter_case, random_buffers
-from tests.support.triton_interpreter import run_interpreted
+from tests.support.triton_cases import Array, expected, interpreter_case, random_buffers
+from tests.support.triton_interpreter import Case, run_interpreted
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,20 @@ class Form:
     images: int = 2
     is_last: bool = True
     has_slices: bool = False
+    dilation: tuple[int, int] = (1, 1)
 
     def convolve(self, image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
-        made = functional.conv2d(image, weight, bias, stride=self.stride, padding=self.padding)
-        return functional.relu(made + residual)
+        return functional.relu(self.moved(image, weight, bias) + residual)
+
+    def moved(self, image: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return functional.conv2d(image, weight, bias, self.stride, self.padding, self.dilation)
 
     def operands(self) -> list[Tensor]:
         """Image, weight, bias and residual of bf16."""
         torch.manual_seed(0)
         image = torch.randn(self.images, self.channels, *self.sides)
         weight = torch.randn(self.results, self.channels, *self.window) / 4
-        made = functional.conv2d(image, weight, stride=self.stride, padding=self.padding)
+        made = self.moved(image, weight)
         layout = torch.channels_last if self.is_last else torch.contiguous_format
         found = (image, weight, torch.randn(self.results), torch.randn_like(made))
         narrow = [tensor.to(torch.bfloat16) for tensor in found]
@@ -74,7 +77,21 @@ FORMS = {
     "slices of a row": Form(window=(1, 3), padding=(0, 1), has_slices=True),
     "three channels": Form(3, window=(7, 7), stride=(2, 2), padding=(3, 3), sides=(12, 14)),
     "three channels, stride 1": Form(3, is_last=False),
+    "dilation": Form(dilation=(2, 2), padding=(2, 2)),
+    "dilation inside": Form(dilation=(2, 3), padding=(0, 0), sides=(7, 11)),
+    "dilation past the image": Form(dilation=(5, 7), padding=(5, 7)),
+    "dilation across": Form(dilation=(1, 4), padding=(1, 3), window=(3, 2)),
+    "dilation and stride": Form(dilation=(3, 3), stride=(2, 2), padding=(3, 2), sides=(10, 11)),
+    "even dilation and stride": Form(dilation=(2, 4), stride=(2, 2), padding=(2, 4), sides=(9, 12)),
+    "odd pixels": Form(dilation=(2, 2), stride=(2, 2), padding=(1, 1), sides=(9, 12)),
+    "odd columns": Form(dilation=(2, 2), stride=(2, 4), padding=(0, 1), sides=(9, 15)),
+    "slices with dilation": Form(dilation=(2, 2), padding=(2, 1), has_slices=True),
+    "slices of odd pixels": Form(
+        dilation=(2, 2), stride=(2, 2), padding=(1, 1), sides=(9, 12), has_slices=True
+    ),
+    "three channels, dilation down": Form(3, dilation=(2, 1), padding=(2, 1)),
 }
+BY_POINTERS = ("dilation", "odd pixels", "slices with dilation")
 TARGET = target_facts("cuda:sm_90a")
 
 
@@ -123,6 +140,14 @@ def test_one_kernel_convolves_and_computes_what_follows(form: Form) -> None:
     assert difference <= 2 * UNITS[torch.bfloat16] * exact.abs().max().item()
 
 
+def check_interpreted(launches: list[Case], references: list[Array]) -> None:
+    """Fails if launches by Triton's interpreter differ from references by more than rounding."""
+    for reference, result in zip(references, run_interpreted(launches), strict=True):
+        assert not isinstance(result, str), result
+        got, exact = (array.astype(np.float64) for array in (result[-1], reference))
+        assert (np.abs(got - exact) <= 2 * 2**-8 * np.maximum(np.abs(exact), 1)).all()
+
+
 def test_boxes_of_pixels_equal_the_loop_interpreter() -> None:
     """By fewer and more pixels than an image has, with one program for a tile and for several."""
     launches, references = [], []
@@ -138,10 +163,43 @@ def test_boxes_of_pixels_equal_the_loop_interpreter() -> None:
             )
             launches.append(interpreter_case(kernel, buffers, {}, replace(tiling, box=box)))
             references.append(expected(kernel, buffers, {})[kernel.params[-1].name])
-    for reference, result in zip(references, run_interpreted(launches), strict=True):
-        assert not isinstance(result, str), result
-        got, exact = (array.astype(np.float64) for array in (result[-1], reference))
-        assert (np.abs(got - exact) <= 2 * 2**-8 * np.maximum(np.abs(exact), 1)).all()
+    check_interpreted(launches, references)
+
+
+def test_pixels_by_pointers_equal_the_loop_interpreter() -> None:
+    """As kernels for buffers at other addresses than multiples of 16 bytes read them."""
+    launches, references = [], []
+    for name in BY_POINTERS:
+        form = FORMS[name]
+        kernel, _ = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+        buffers = random_buffers(kernel, {})
+        tiling = Tiling(16, 16, 16, False, 32, 4, 3, kblock=32)
+        launches.append(interpreter_case(kernel, buffers, {}, tiling))
+        references.append(expected(kernel, buffers, {})[kernel.params[-1].name])
+    check_interpreted(launches, references)
+
+
+@pytest.mark.parametrize(("padding", "first"), [(2, 0), (1, 13 * 32)])
+def test_maps_have_the_pixels_that_strides_and_dilation_of_two_read(
+    padding: int, first: int
+) -> None:
+    """Boxes need no steps then; with odd padding, rows and columns with odd numbers are read."""
+    form = replace(FORMS["odd pixels"], padding=(padding, padding))
+    _, windows = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+    assert windows.first == first
+    _, down, across = windows.axes
+    assert (down.stride, across.stride) == (2 * 12 * 32, 2 * 32)
+    assert (down.step, down.dilation, across.step, across.dilation) == (1, 1, 1, 1)
+    rows, columns = down.extent - 1, across.extent - 1
+    assert first + rows * down.stride + columns * across.stride + 32 <= 9 * 12 * 32
+
+
+def test_rows_of_windows_and_rows_of_results_share_an_axis_of_a_map() -> None:
+    """Without limits by padding, only strides say which axes move along the same one."""
+    form = FORMS["dilation inside"]
+    _, windows = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+    moves = [(axis.pixels, axis.tap, axis.step, axis.dilation) for axis in windows.axes]
+    assert moves == [("d0", "", 1, 1), ("d1", "r0", 1, 2), ("d2", "r1", 1, 3)]
 
 
 def test_boxes_have_few_tiles() -> None:
@@ -157,7 +215,7 @@ def grouped(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
 
 
 def dilated(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
-    return functional.relu(functional.conv2d(image, weight, dilation=2))
+    return functional.relu(functional.conv2d(image, weight, dilation=(1, 2)))
 
 
 def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
@@ -168,13 +226,14 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
     ("function", "form", "reason"),
     [
         (grouped, Form(128, 128), "of groups"),
-        (dilated, Form(64, 64), "with dilations"),
+        (dilated, Form(3, 64), "with dilation, of up to 4 channels"),
+        (None, Form(64, 64, dilation=(2, 2), padding=(5, 5)), "with padding of a whole window"),
         (alone, Form(64, 64), "by a window with nothing to compute behind them"),
         (None, Form(48, 64), "by a window, whose channels are no multiples of 32"),
         (None, Form(3, 12), "by a window, of an odd number of results"),
         (None, Form(64, 64, window=(1, 1)), "with padding of a whole window"),
     ],
-    ids=["groups", "dilation", "alone", "channels", "odd", "padding"],
+    ids=["groups", "dilation", "dilated padding", "alone", "channels", "odd", "padding"],
 )
 def test_other_convolutions_are_the_frameworks(
     function: Callable[..., Tensor] | None, form: Form, reason: str

@@ -36,11 +36,11 @@ def window_maps(kernel: Kernel, windows: PixelWindows, box: Sequence[int]) -> di
         ),
         windows.image: TensorMap(
             image.param,
-            (*(axis.extent for axis in windows.axes), windows.channels),
+            (*(axis.extent for axis in windows.axes), windows.first + windows.channels),
             tuple(axis.stride for axis in windows.axes),
             True,
             (*(sides.get(axis.pixels, "1") for axis in windows.axes), "KBLOCK"),
-            (*offsets, _CHANNEL_OFFSET),
+            (*offsets, _CHANNEL_OFFSET + (f" + {windows.first}" if windows.first else "")),
             (*(axis.step for axis in windows.axes), 1),
         ),
     }
@@ -63,7 +63,8 @@ def _pixel_offset(axis: MapAxis, slices: Collection[str]) -> str:
         begins = _box_offset(axis.pixels)
         parts.append(begins if axis.step == 1 else f"{begins} * {axis.step}")
     if axis.tap:
-        parts.append(axis.tap if axis.tap in slices else _tap_offset(axis.tap))
+        tap = axis.tap if axis.tap in slices else _tap_offset(axis.tap)
+        parts.append(tap if axis.dilation == 1 else f"{tap} * {axis.dilation}")
     text = " + ".join(parts)
     return f"{text} - {-axis.start}" if axis.start else text
 

@@ -1,6 +1,6 @@
 """Products by the pixels of windows: convolutions of images whose channels are adjacent in memory.
 
-    sum over (r, s, c) of weight[k, r, s, c] * image[n, h * step + r - padding, ..., c]
+    sum over (r, s, c) of weight[k, r, s, c] * image[n, h * step + r * dilation - padding, ..., c]
 
 A tile of results has the pixels of a box, such as 2 images x 8 x 8 pixels, and some channels k. For
 a pixel (r, s) of the window, the image's elements for such a tile are a box of the image, too. So a
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
+from itertools import permutations, product
+from math import gcd, prod
 
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, find_contraction
@@ -35,10 +35,11 @@ class MapAxis:
     """An axis of the image's map besides its channels.
 
     `pixels` is the axis of results and `tap` that of the window that move along it, "" for none. A
-    result's next pixel is `step` pixels further, and the first one begins at `start`, which is
-    negative by the padding.
+    result's next pixel is `step` pixels further, the window's next one `dilation` pixels. The first
+    one begins at `start`, which is negative by the padding.
 
-    Units: `stride` in elements, the others in pixels.
+    Units: `stride` in elements, the others in pixels that results read: each second one of the
+    image if strides and dilation are even.
     """
 
     extent: int
@@ -47,6 +48,7 @@ class MapAxis:
     tap: str
     step: int = 1
     start: int = 0
+    dilation: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class PixelWindows:
     `product` has channels of results as rows and pixels as columns. `image` and `weight` are the
     numbers of their loads, `axes` the image's axes but the channels, outermost first. The window's
     axes are `taps`, the last of them its channels; those that are slices of the sum are batches of
-    the product, and come first.
+    the product, and come first. The sum begins at element `first` of the map's first pixel: if only
+    each second pixel of an image is read, that may be an odd one.
     """
 
     product: Contraction
@@ -64,6 +67,7 @@ class PixelWindows:
     weight: int
     axes: tuple[MapAxis, ...]
     taps: tuple[Axis, ...]
+    first: int = 0
 
     @property
     def channels(self) -> int:
@@ -101,7 +105,9 @@ class PixelWindows:
         sides = dict(zip((axis.name for axis in self.product.columns), box, strict=True))
         taps = {tap.name: tap.extent.as_int() for tap in self.taps}
         return prod(
-            (sides.get(axis.pixels, 1) - 1) * axis.step + taps.get(axis.tap, 1)
+            (sides.get(axis.pixels, 1) - 1) * axis.step
+            + (taps.get(axis.tap, 1) - 1) * axis.dilation
+            + 1
             for axis in self.axes
         )
 
@@ -147,8 +153,8 @@ def _windows(kernel: Kernel, found: Contraction, image: int, weight: int) -> Pix
     taps = (*found.batches, *kernel.reduction)
     if not _is_row_major(taps, found.rows[0], loads[1].index):
         return None
-    axes = _image_axes(taps, found.columns, loads[0])
-    return None if axes is None else PixelWindows(found, image, weight, axes, taps)
+    made = _image_axes(taps, found.columns, loads[0])
+    return None if made is None else PixelWindows(found, image, weight, made[0], taps, made[1])
 
 
 def _is_row_major(taps: Sequence[Axis], row: Axis, index: Expr) -> bool:
@@ -170,14 +176,14 @@ class _Limits:
     limit: int | None = None
 
 
-_Position = tuple[str, str, int]
-"""A position `step * pixels + tap` along an axis of an image."""
+_Position = tuple[str, str, int, int]
+"""A position `step * pixels + dilation * tap` along an axis of an image."""
 
 
 def _image_axes(
     window: Sequence[Axis], pixels: Sequence[Axis], image: MaskedLoad
-) -> tuple[MapAxis, ...] | None:
-    """The axes of an image's map; None if it is none that a map has."""
+) -> tuple[tuple[MapAxis, ...], int] | None:
+    """The axes of an image's map, and its first element; None if it is none that a map has."""
     outer = {axis.name: axis.extent.as_int() for axis in pixels}
     taps = {axis.name: axis.extent.as_int() for axis in window[:-1]}
     channels = window[-1]
@@ -187,23 +193,24 @@ def _image_axes(
         return None
     alone = [name for name in (*outer, *taps) if not any(name in place[:2] for place in limits)]
     limits |= {place: _Limits() for place in _places(alone, outer, strides, len(limits))}
-    made, constant = [], strides[""]
-    for (pixel, tap, step), known in limits.items():
-        stride = strides[tap] if tap else strides[pixel] // step
-        if pixel and strides[pixel] != step * stride:
+    made, first = [], strides[""]
+    for (pixel, tap, step, dilation), known in limits.items():
+        stride = strides[tap] // dilation if tap else strides[pixel] // step
+        moves = ((pixel, step), (tap, dilation))
+        if any(name and strides[name] != pixels * stride for name, pixels in moves):
             return None
         start = known.start or 0
-        reach = step * (outer.get(pixel, 1) - 1) + taps.get(tap, 1)
+        reach = step * (outer.get(pixel, 1) - 1) + dilation * (taps.get(tap, 1) - 1) + 1
         extent = (reach if known.limit is None else known.limit) - start
-        constant += start * stride
-        made.append(MapAxis(extent, stride, pixel, tap, step, -start))
+        first += start * stride
+        made.append(MapAxis(extent, stride, pixel, tap, step, -start, dilation))
     order = [*outer, *taps]
     made.sort(key=lambda axis: order.index(axis.pixels or axis.tap))
     is_even = all(axis.stride * _ELEMENT_BYTES % _ROW_BYTES == 0 for axis in made)
     has_extents = all(a.extent > 0 and a.stride > 0 and a.step <= MOST_STEP for a in made)
-    if constant or not is_even or not has_extents or len(made) >= MOST_AXES:
+    if first < 0 or not is_even or not has_extents or len(made) >= MOST_AXES:
         return None
-    return tuple(made)
+    return tuple(made), first
 
 
 def _places(
@@ -214,17 +221,25 @@ def _places(
     An axis of results and one of the window share an axis of the map only if it had too many else.
     """
     pixels, taps = ([n for n in alone if (n in outer) == is_pixel] for is_pixel in (True, False))
-    for tap in taps:
-        steps = {name: strides[name] // strides[tap] for name in pixels if strides[tap] > 0}
-        even = [n for n, step in steps.items() if step * strides[tap] == strides[n] and step > 0]
-        near = min(even, key=steps.__getitem__, default=None)
-        fits_map = others + len(pixels) + len(taps) < MOST_AXES
-        if near is None or fits_map or steps[near] > MOST_STEP:
-            yield "", tap, 1
-            continue
-        pixels.remove(near)
-        yield near, tap, steps[near]
-    yield from ((name, "", 1) for name in pixels)
+    fits_map = others + len(pixels) + len(taps) < MOST_AXES
+    is_forward = all(strides[name] > 0 for name in alone)
+    near: Sequence[str] = ()
+    if is_forward and not fits_map and len(taps) <= len(pixels):
+        moved = [strides[tap] for tap in taps]
+        # Down and down, across and across: so the strides of each pair differ least.
+        near = min(
+            permutations(pixels, len(taps)),
+            key=lambda names: prod(map(_ratio, map(strides.__getitem__, names), moved)),
+        )
+    for pixel, tap in zip(near, taps, strict=False):
+        common = gcd(strides[pixel], strides[tap])
+        yield pixel, tap, strides[pixel] // common, strides[tap] // common
+    yield from (("", tap, 1, 1) for tap in taps[len(near) :])
+    yield from ((name, "", 1, 1) for name in pixels if name not in near)
+
+
+def _ratio(one: int, other: int) -> float:
+    return max(one, other) / min(one, other)
 
 
 def _strides(index: Expr, names: Sequence[str]) -> dict[str, int] | None:
@@ -255,16 +270,18 @@ def _limits(
         constant = strides.pop("")
         sign = 1 if min(strides.values()) > 0 else -1
         steps = [strides[name] * sign for name in (*pixels, *window)]
-        step = steps[0] if pixels else 1
-        if min(steps) < 1 or (window and steps[-1] != 1):
+        if min(steps) < 1:
             return None
-        place = ("".join(pixels), "".join(window), step)
+        common = gcd(*steps)
+        step, dilation = steps[0] // common if pixels else 1, steps[-1] // common if window else 1
+        place = ("".join(pixels), "".join(window), step, dilation)
         known = found.get(place, _Limits())
         if sign > 0:
-            start = max(-constant, known.start if known.start is not None else -constant)
+            least = -(constant // common)
+            start = max(least, known.start if known.start is not None else least)
             found[place] = replace(known, start=start)
         else:
-            limit = constant + 1
+            limit = constant // common + 1
             found[place] = replace(known, limit=min(limit, known.limit or limit))
     named = [name for place in found for name in place[:2] if name]
     return found if len(set(named)) == len(named) else None
