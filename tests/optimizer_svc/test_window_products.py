@@ -42,18 +42,21 @@ class Form:
     is_last: bool = True
     has_slices: bool = False
     dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
 
     def convolve(self, image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
         return functional.relu(self.moved(image, weight, bias) + residual)
 
     def moved(self, image: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        return functional.conv2d(image, weight, bias, self.stride, self.padding, self.dilation)
+        return functional.conv2d(
+            image, weight, bias, self.stride, self.padding, self.dilation, self.groups
+        )
 
     def operands(self) -> list[Tensor]:
         """Image, weight, bias and residual of bf16."""
         torch.manual_seed(0)
         image = torch.randn(self.images, self.channels, *self.sides)
-        weight = torch.randn(self.results, self.channels, *self.window) / 4
+        weight = torch.randn(self.results, self.channels // self.groups, *self.window) / 4
         made = self.moved(image, weight)
         layout = torch.channels_last if self.is_last else torch.contiguous_format
         found = (image, weight, torch.randn(self.results), torch.randn_like(made))
@@ -88,6 +91,20 @@ FORMS = {
     "slices with dilation": Form(dilation=(2, 2), padding=(2, 1), has_slices=True),
     "slices of odd pixels": Form(
         dilation=(2, 2), stride=(2, 2), padding=(1, 1), sides=(9, 12), has_slices=True
+    ),
+    "groups": Form(96, 48, groups=3),
+    "groups of 16": Form(32, 32, groups=2, padding=(0, 1)),
+    "groups by stride": Form(64, 64, groups=2, stride=(2, 2), sides=(8, 10)),
+    "groups inside": Form(64, 64, groups=2, padding=(0, 0)),
+    "groups with dilation": Form(64, 96, groups=2, dilation=(2, 2), padding=(2, 2)),
+    "groups of odd pixels": Form(
+        64, 32, groups=2, dilation=(2, 2), stride=(2, 2), padding=(1, 1), sides=(9, 12)
+    ),
+    "groups of one pixel": Form(64, 32, groups=2, window=(1, 1), stride=(2, 2), padding=(0, 0)),
+    "groups, channels first": Form(64, 32, groups=2, is_last=False),
+    "slices of groups": Form(64, 32, groups=2, has_slices=True),
+    "slices of groups by stride": Form(
+        64, 64, groups=2, stride=(2, 2), sides=(8, 10), has_slices=True
     ),
     "three channels, dilation down": Form(3, dilation=(2, 1), padding=(2, 1)),
 }
@@ -132,7 +149,8 @@ def test_one_kernel_convolves_and_computes_what_follows(form: Form) -> None:
     found = optimized(form.convolve, given, any_channels(form))
     assert not any(isinstance(step, ExternCall) for step in found.program.plan.steps)
     _, windows = windows_of(found)
-    assert form.has_slices == bool(windows.product.batches)
+    assert form.has_slices == bool(windows.slices)
+    assert windows.groups == form.groups
     (result,) = run_program(found.program, [as_array(x) for x in given])
     exact = form.convolve(*(x.double() for x in given))
     assert isinstance(result, np.ndarray)
@@ -158,9 +176,8 @@ def test_boxes_of_pixels_equal_the_loop_interpreter() -> None:
             box = windows.best_box(pixels)
             assert box is not None
             programs = 3 if number % 2 else 0
-            tiling = Tiling(
-                16, 16, pixels, False, 32, 4, 3, kblock=32, has_maps=True, programs=programs
-            )
+            tiling = Tiling(16, 16, pixels, False, 32, 4, 3, has_maps=True, programs=programs)
+            tiling = replace(tiling, kblock=32 if windows.channels % 32 == 0 else 16)
             launches.append(interpreter_case(kernel, buffers, {}, replace(tiling, box=box)))
             references.append(expected(kernel, buffers, {})[kernel.params[-1].name])
     check_interpreted(launches, references)
@@ -210,10 +227,6 @@ def test_boxes_have_few_tiles() -> None:
     assert windows.tiles(box) == 49  # no pixel is computed for nothing
 
 
-def grouped(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
-    return functional.relu(functional.conv2d(image, weight[:, : image.shape[1] // 2], groups=2))
-
-
 def dilated(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
     return functional.relu(functional.conv2d(image, weight, dilation=(1, 2)))
 
@@ -225,7 +238,21 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "form", "reason"),
     [
-        (grouped, Form(128, 128), "of groups"),
+        (
+            None,
+            Form(128, 128, groups=16),
+            "of groups, whose channels or results are no multiples of 16",
+        ),
+        (
+            None,
+            Form(64, 48, groups=2),
+            "of groups, whose channels or results are no multiples of 16",
+        ),
+        (
+            None,
+            Form(128, 128, groups=2, window=(1, 1), padding=(0, 0)),
+            "of one pixel, of groups",
+        ),
         (dilated, Form(3, 64), "with dilation, of up to 4 channels"),
         (None, Form(64, 64, dilation=(2, 2), padding=(5, 5)), "with padding of a whole window"),
         (alone, Form(64, 64), "by a window with nothing to compute behind them"),
@@ -233,7 +260,17 @@ def alone(image: Tensor, weight: Tensor, *_: Tensor) -> Tensor:
         (None, Form(3, 12), "by a window, of an odd number of results"),
         (None, Form(64, 64, window=(1, 1)), "with padding of a whole window"),
     ],
-    ids=["groups", "dilation", "dilated padding", "alone", "channels", "odd", "padding"],
+    ids=[
+        "groups",
+        "results of groups",
+        "pixel of groups",
+        "dilation",
+        "dilated padding",
+        "alone",
+        "channels",
+        "odd",
+        "padding",
+    ],
 )
 def test_other_convolutions_are_the_frameworks(
     function: Callable[..., Tensor] | None, form: Form, reason: str

@@ -8,6 +8,8 @@ tensor map copies them for some channels c, and gives zeros for what is padding.
 
 The image is the right factor: Triton takes the box from shared memory as it is there, which for a
 left one it copies to registers first.
+
+A convolution may have groups: a tile belongs to one of them, and the sum runs over its channels.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from math import gcd, prod
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr
 from kernelfarm.ir.contractions import ALL_FACTORS, Contraction, find_contraction
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load
-from kernelfarm.ir.masked_loads import MaskedLoad, masked_load
+from kernelfarm.ir.masked_loads import masked_load
 
 MOST_AXES = 5
 """CUDA Driver API, cuTensorMapEncodeTiled: the axes of a map, and the elements of a box's side."""
@@ -59,7 +61,8 @@ class PixelWindows:
     numbers of their loads, `axes` the image's axes but the channels, outermost first. The window's
     axes are `taps`, the last of them its channels; those that are slices of the sum are batches of
     the product, and come first. The sum begins at element `first` of the map's first pixel: if only
-    each second pixel of an image is read, that may be an odd one.
+    each second pixel of an image is read, that may be an odd one. The axis `group`, a batch of the
+    product, too, has groups of results and of the image's channels.
     """
 
     product: Contraction
@@ -68,11 +71,22 @@ class PixelWindows:
     axes: tuple[MapAxis, ...]
     taps: tuple[Axis, ...]
     first: int = 0
+    group: Axis | None = None
 
     @property
     def channels(self) -> int:
-        """The channels of the image."""
+        """The channels of the image, or of one of its groups."""
         return self.taps[-1].extent.as_int()
+
+    @property
+    def groups(self) -> int:
+        """The number of groups of channels."""
+        return 1 if self.group is None else self.group.extent.as_int()
+
+    @property
+    def slices(self) -> tuple[Axis, ...]:
+        """The axes of the window that are slices of the sum."""
+        return tuple(axis for axis in self.product.batches if axis is not self.group)
 
     @property
     def pixels(self) -> tuple[int, ...]:
@@ -150,17 +164,36 @@ def _windows(kernel: Kernel, found: Contraction, image: int, weight: int) -> Pix
     params = [kernel.param(load.param) for load in (loads[0].load, loads[1])]
     if params[0] is params[1] or any(p.dtype.itemsize_bytes != _ELEMENT_BYTES for p in params):
         return None
-    taps = (*found.batches, *kernel.reduction)
-    if not _is_row_major(taps, found.rows[0], loads[1].index):
+    for group in (None, *found.batches[-1:]):
+        slices = [axis for axis in found.batches if axis is not group]
+        taps = (*slices, *kernel.reduction)
+        rows = found.rows if group is None else (group, *found.rows)
+        if not _is_row_major((*rows, *taps), loads[1].index):
+            continue
+        positions = loads[0].positions
+        ungrouped = _ungrouped(loads[0].load.index, group, taps)
+        if ungrouped is None:
+            continue
+        made = _image_axes(taps, found.columns, ungrouped, positions)
+        if made is not None:
+            return PixelWindows(found, image, weight, made[0], taps, made[1], group)
+    return None
+
+
+def _ungrouped(index: Expr, group: Axis | None, taps: Sequence[Axis]) -> Expr | None:
+    """The index of an image's element for the first group; None if groups are no neighbours."""
+    if group is None:
+        return index
+    parts = index.linear_in(group.name)
+    if parts is None or parts[0] is not taps[-1].extent:
         return None
-    made = _image_axes(taps, found.columns, loads[0])
-    return None if made is None else PixelWindows(found, image, weight, made[0], taps, made[1])
+    return parts[1]
 
 
-def _is_row_major(taps: Sequence[Axis], row: Axis, index: Expr) -> bool:
-    """True if a weight's rows have the window's elements in the order of the sum."""
+def _is_row_major(axes: Sequence[Axis], index: Expr) -> bool:
+    """True if a weight has its elements in the order of axes, the sum's last."""
     step = ONE
-    for axis in (*reversed(taps), row):
+    for axis in reversed(axes):
         parts = index.linear_in(axis.name)
         if parts is None or parts[0] is not step:
             return False
@@ -181,14 +214,14 @@ _Position = tuple[str, str, int, int]
 
 
 def _image_axes(
-    window: Sequence[Axis], pixels: Sequence[Axis], image: MaskedLoad
+    window: Sequence[Axis], pixels: Sequence[Axis], index: Expr, positions: Sequence[Expr]
 ) -> tuple[tuple[MapAxis, ...], int] | None:
     """The axes of an image's map, and its first element; None if it is none that a map has."""
     outer = {axis.name: axis.extent.as_int() for axis in pixels}
     taps = {axis.name: axis.extent.as_int() for axis in window[:-1]}
     channels = window[-1]
-    strides = _strides(image.load.index, (*outer, *taps, channels.name))
-    limits = _limits(image.positions, outer, taps)
+    strides = _strides(index, (*outer, *taps, channels.name))
+    limits = _limits(positions, outer, taps)
     if strides is None or limits is None or strides[channels.name] != 1:
         return None
     alone = [name for name in (*outer, *taps) if not any(name in place[:2] for place in limits)]
