@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -55,6 +56,28 @@ DILATED = (
 )
 
 
+GROUPED = (
+    # as above; then the number of groups
+    (2, 128, 128, (20, 20), (3, 3), (1, 1), (1, 1), (1, 1), 2, True),
+    (2, 64, 64, (13, 17), (3, 3), (1, 1), (1, 1), (1, 1), 2, True),
+    (3, 256, 256, (33, 17), (3, 3), (2, 2), (1, 1), (1, 1), 8, True),
+    (2, 128, 128, (20, 20), (3, 3), (1, 1), (1, 1), (1, 1), 2, False),
+    (2, 448, 448, (15, 15), (3, 3), (2, 2), (1, 1), (1, 1), 4, True),
+    (5, 80, 80, (9, 11), (3, 3), (1, 1), (1, 1), (1, 1), 5, True),
+    (32, 192, 192, (7, 7), (3, 3), (1, 1), (1, 1), (1, 1), 4, True),
+    (2, 64, 128, (17, 30), (3, 3), (2, 2), (1, 1), (2, 2), 2, True),
+    (2, 96, 240, (31, 18), (3, 1), (2, 1), (1, 0), (1, 1), 3, True),
+    (2, 64, 128, (21, 20), (3, 3), (1, 1), (0, 0), (1, 1), 2, True),
+    (4, 128, 256, (15, 15), (1, 1), (2, 2), (0, 0), (1, 1), 2, True),
+    (1, 128, 64, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1), 2, True),
+    (2, 64, 128, (18, 29), (3, 3), (2, 2), (1, 1), (2, 2), 2, True),
+    (3, 128, 256, (15, 16), (1, 1), (2, 2), (0, 0), (1, 1), 4, True),
+    (1, 64, 192, (21, 23), (3, 3), (1, 1), (0, 0), (2, 3), 2, True),
+    (2, 96, 48, (12, 12), (5, 5), (1, 1), (2, 2), (1, 1), 3, True),
+    (1, 256, 256, (14, 14), (3, 3), (1, 1), (1, 1), (1, 1), 2, True),
+)
+
+
 def pixel_cases() -> Iterator[Case]:
     """Both half types, layouts, odd addresses, with a bias or a residual behind the product."""
     for number, (images, channels, results, sides, is_last) in enumerate(FORMS):
@@ -70,9 +93,11 @@ def pixel_cases() -> Iterator[Case]:
 
 def window_cases() -> Iterator[Case]:
     """Windows with and without moves of each kind, few channels, odd sizes and addresses."""
-    usual = [(*form[:-1], (1, 1), form[-1]) for form in WINDOWS]
-    for number, form in enumerate((*usual, *DILATED)):
-        images, channels, results, sides, *moves, is_last = form
+    usual = ((*form[:-1], (1, 1), 1, form[-1]) for form in WINDOWS)
+    dilated = ((*form[:-1], 1, form[-1]) for form in DILATED)
+    numbered = (enumerate(forms) for forms in (usual, dilated, GROUPED))
+    for number, form in chain.from_iterable(numbered):
+        images, channels, results, sides, *moves, groups, is_last = form
         window, strides, padding, dilation = moves
         made = [
             (side + 2 * around - wide * (inner - 1) - 1) // step + 1
@@ -81,9 +106,9 @@ def window_cases() -> Iterator[Case]:
         sizes = (images, channels, results, *sides)
         for dtype in (torch.float16, torch.bfloat16):
             yield case(
-                f"convolution by a window {dtype} {sizes} {moves} {is_last}",
-                partial(_windowed, (strides, padding, dilation)),
-                partial(_operands, sizes, dtype, is_last, window, tuple(made)),
+                f"convolution by a window {dtype} {sizes} {moves} {groups} {is_last}",
+                partial(_windowed, (strides, padding, dilation), groups),
+                partial(_operands, sizes, dtype, is_last, (window, tuple(made), groups)),
                 has_products=True,
                 offset=number % 2,
             )
@@ -91,12 +116,13 @@ def window_cases() -> Iterator[Case]:
 
 def _windowed(
     moves: tuple[tuple[int, int], ...],
+    groups: int,
     image: Tensor,
     weight: Tensor,
     bias: Tensor,
     residual: Tensor,
 ) -> Tensor:
-    found = functional.conv2d(image, weight, bias, *moves)
+    found = functional.conv2d(image, weight, bias, *moves, groups)
     return functional.relu(found + residual)
 
 
@@ -109,15 +135,16 @@ def _operands(
     sizes: tuple[int, ...],
     dtype: torch.dtype,
     is_last: bool,
-    window: tuple[int, ...] = (1, 1),
-    made: tuple[int, ...] = (),
+    windows: tuple[tuple[int, int], tuple[int, ...], int] = ((1, 1), (), 1),
 ) -> Tensors:
+    """Image, weight, bias and residual; `windows`: sides of the window, of the result, groups."""
     images, channels, results, *sides = sizes
+    window, made, groups = windows
     residual = floats(images, results, *(made or sides), dtype=dtype, seed=3)
     layout = torch.channels_last if is_last else torch.contiguous_format
     return (
         floats(images, channels, *sides, dtype=dtype).contiguous(memory_format=layout),
-        floats(results, channels, *window, dtype=dtype, seed=1, scale=0.1),
+        floats(results, channels // groups, *window, dtype=dtype, seed=1, scale=0.1),
         floats(results, dtype=dtype, seed=2),
         residual.contiguous(memory_format=layout),
     )
