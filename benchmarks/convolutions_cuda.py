@@ -2,10 +2,10 @@
 
 `build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
 farm. Cases are layers of ResNet-50, EfficientNet-B0, a U-Net, DeepLabV3, ResNeXt-50 and RegNets,
-channels last, with a batch norm and ReLU, and a residual if there is one. Arms: eager, our choice (`ours`), our program with the
-library's convolution (`library`) and with ours (`own`), and Inductor. Each is a replay of a CUDA
-graph in which copies of the operands take turns, so that they come from memory. `copy` moves as
-many bytes as the layer.
+channels last, with a batch norm and ReLU, and a residual if there is one. Arms: eager, our choice
+(`ours`), our program with the library's convolution (`library`) and with ours (`own`), and
+Inductor. Each is a replay of a CUDA graph in which copies of the operands take turns, so that they
+come from memory. `copy` moves as many bytes as the layer.
 
 Usage: python -m benchmarks.convolutions_cuda build FOLDER [--target T] [--images N]
        python -m benchmarks.convolutions_cuda run FOLDER [--images N] [--no-inductor]
