@@ -19,6 +19,7 @@ from kernelfarm.ir.interpret.programs import run_program
 from kernelfarm.ir.loop_ir import Kernel, Load
 from kernelfarm.ir.product_choice import ProductChoice
 from kernelfarm.ir.program_ir import ExternCall
+from kernelfarm.ir.text import parse_kernel
 from kernelfarm.ir.verify import verify_program
 from kernelfarm.targets import TargetFacts, target_facts
 from optimizer_svc.pipeline import OptimizeResult, optimize
@@ -181,6 +182,56 @@ def test_boxes_of_pixels_equal_the_loop_interpreter() -> None:
             launches.append(interpreter_case(kernel, buffers, {}, replace(tiling, box=box)))
             references.append(expected(kernel, buffers, {})[kernel.params[-1].name])
     check_interpreted(launches, references)
+
+
+def test_infinities_of_a_group_do_not_reach_the_others() -> None:
+    form = FORMS["groups"]
+    kernel, windows = windows_of(optimized(form.convolve, form.operands(), any_channels(form)))
+    buffers = random_buffers(kernel, {})
+    image = kernel.body[windows.image]
+    assert isinstance(image, Load)
+    buffers[image.param].reshape(-1, form.channels)[:, 0] = np.inf
+    box = windows.best_box(16)
+    assert box is not None
+    tiling = Tiling(16, 16, 16, False, 32, 4, 3, kblock=32, has_maps=True, box=box)
+    (found,) = run_interpreted([interpreter_case(kernel, buffers, {}, tiling)])
+    assert not isinstance(found, str), found
+    results = found[-1].astype(np.float64).reshape(-1, form.groups, form.results // form.groups)
+    assert not np.isfinite(results[:, 0]).all()
+    assert np.isfinite(results[:, 1:]).all()
+
+
+# Rows of 64 positions by a matrix for each of 4 heads, as projections of attention have them.
+HEADS = """\
+kernel heads
+param in in0: bf16[8192]
+param in in1: bf16[4096]
+param out out0: bf16[8192]
+for d0 in 64
+for d1 in 4
+for d2 in 32
+reduce r0 in 32
+  %0: bf16 = load in0[128*d0 + 32*d1 + r0]
+  %1: f32 = convert %0
+  %2: bf16 = load in1[1024*d1 + 32*d2 + r0]
+  %3: f32 = convert %2
+  %4: f32 = mul %1, %3
+  %5: f32 = sum %4
+  %6: bf16 = convert %5
+  store out0[128*d0 + 32*d1 + d2] = %6
+"""
+
+
+def test_groups_are_those_of_pixels_along_several_axes() -> None:
+    """With one axis of pixels each group is a matrix, which is read as a slice of a sum is."""
+    windows = pixel_windows(parse_kernel(HEADS))
+    assert windows is not None
+    assert windows.group is None
+    in_rows = HEADS.replace("for d0 in 64\n", "for d0 in 8\nfor d3 in 8\n")
+    in_rows = in_rows.replace("128*d0", "1024*d0 + 128*d3")
+    windows = pixel_windows(parse_kernel(in_rows))
+    assert windows is not None
+    assert windows.groups == 4
 
 
 def test_pixels_by_pointers_equal_the_loop_interpreter() -> None:

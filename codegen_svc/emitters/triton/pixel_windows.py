@@ -167,27 +167,24 @@ def _windows(kernel: Kernel, found: Contraction, image: int, weight: int) -> Pix
     for group in (None, *found.batches[-1:]):
         slices = [axis for axis in found.batches if axis is not group]
         taps = (*slices, *kernel.reduction)
+        if group is not None and len(taps) + len(found.columns) <= _MATRIX_AXES - 1:
+            continue  # matrices, which are read as slices of a sum are
         rows = found.rows if group is None else (group, *found.rows)
-        if not _is_row_major((*rows, *taps), loads[1].index):
+        index = _of_first_group(loads[0].load.index, group, taps[-1])
+        if index is None or not _is_row_major((*rows, *taps), loads[1].index):
             continue
-        positions = loads[0].positions
-        ungrouped = _ungrouped(loads[0].load.index, group, taps)
-        if ungrouped is None:
-            continue
-        made = _image_axes(taps, found.columns, ungrouped, positions)
+        made = _image_axes(taps, found.columns, index, loads[0].positions)
         if made is not None:
             return PixelWindows(found, image, weight, made[0], taps, made[1], group)
     return None
 
 
-def _ungrouped(index: Expr, group: Axis | None, taps: Sequence[Axis]) -> Expr | None:
-    """The index of an image's element for the first group; None if groups are no neighbours."""
+def _of_first_group(index: Expr, group: Axis | None, channels: Axis) -> Expr | None:
+    """The index of an image's element in the first group; None if groups are no neighbours."""
     if group is None:
         return index
     parts = index.linear_in(group.name)
-    if parts is None or parts[0] is not taps[-1].extent:
-        return None
-    return parts[1]
+    return None if parts is None or parts[0] is not channels.extent else parts[1]
 
 
 def _is_row_major(axes: Sequence[Axis], index: Expr) -> bool:
