@@ -83,6 +83,9 @@ FORMS = {
     "three channels, stride 1": Form(3, is_last=False),
     "dilation": Form(dilation=(2, 2), padding=(2, 2)),
     "dilation inside": Form(dilation=(2, 3), padding=(0, 0), sides=(7, 11)),
+    "dilation inside, by stride": Form(
+        dilation=(4, 3), stride=(1, 4), padding=(0, 0), sides=(15, 13), images=3
+    ),
     "dilation past the image": Form(dilation=(5, 7), padding=(5, 7)),
     "dilation across": Form(dilation=(1, 4), padding=(1, 3), window=(3, 2)),
     "dilation and stride": Form(dilation=(3, 3), stride=(2, 2), padding=(3, 2), sides=(10, 11)),

@@ -254,22 +254,21 @@ def _places(
     fits_map = others + len(pixels) + len(taps) < MOST_AXES
     is_forward = all(strides[name] > 0 for name in alone)
     near: Sequence[str] = ()
-    if is_forward and not fits_map and len(taps) <= len(pixels):
+    if is_forward and not fits_map and len(taps) <= len(pixels) < MOST_AXES:
         moved = [strides[tap] for tap in taps]
+
+        def distance(names: Sequence[str]) -> tuple[bool, float]:
+            pairs = [(strides[name], tap) for name, tap in zip(names, moved, strict=True)]
+            has_long_steps = any(pixel // gcd(pixel, tap) > MOST_STEP for pixel, tap in pairs)
+            return has_long_steps, prod(max(pair) / min(pair) for pair in pairs)
+
         # Down and down, across and across: so the strides of each pair differ least.
-        near = min(
-            permutations(pixels, len(taps)),
-            key=lambda names: prod(map(_ratio, map(strides.__getitem__, names), moved)),
-        )
+        near = min(permutations(pixels, len(taps)), key=distance)
     for pixel, tap in zip(near, taps, strict=False):
         common = gcd(strides[pixel], strides[tap])
         yield pixel, tap, strides[pixel] // common, strides[tap] // common
     yield from (("", tap, 1, 1) for tap in taps[len(near) :])
     yield from ((name, "", 1, 1) for name in pixels if name not in near)
-
-
-def _ratio(one: int, other: int) -> float:
-    return max(one, other) / min(one, other)
 
 
 def _strides(index: Expr, names: Sequence[str]) -> dict[str, int] | None:
