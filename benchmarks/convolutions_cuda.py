@@ -1,11 +1,11 @@
 """Convolutions on a GPU by kernels, beside eager and Inductor.
 
 `build` compiles by a farm into a folder, without a GPU; `run` needs that folder and a GPU, but no
-farm. Cases are layers of ResNet-50, EfficientNet-B0 and a U-Net, channels last, with a batch norm
-and ReLU, and a residual if there is one. Arms: eager, our choice (`ours`), our program with the
-library's convolution (`library`) and with ours (`own`), and Inductor. Each is a replay of a CUDA
-graph in which copies of the operands take turns, so that they come from memory. `copy` moves as
-many bytes as the layer.
+farm. Cases are layers of ResNet-50, EfficientNet-B0, a U-Net, DeepLabV3, ResNeXt-50 and RegNets,
+channels last, with a batch norm and ReLU, and a residual if there is one. Arms: eager, our choice
+(`ours`), our program with the library's convolution (`library`) and with ours (`own`), and
+Inductor. Each is a replay of a CUDA graph in which copies of the operands take turns, so that they
+come from memory. `copy` moves as many bytes as the layer.
 
 Usage: python -m benchmarks.convolutions_cuda build FOLDER [--target T] [--images N]
        python -m benchmarks.convolutions_cuda run FOLDER [--images N] [--no-inductor]
@@ -49,7 +49,8 @@ _STRICT = {"mode": "strict", "timeout_s": 2.0}
 class Case:
     """Channels of the image and of the result, pixels of the image's side; if a residual is added.
 
-    The window has `window` x `window` pixels and moves by `stride`.
+    The window has `window` x `window` pixels, `dilation` pixels apart, and moves by `stride`. There
+    are as many images as the command says, or `images`.
     """
 
     channels: int
@@ -58,25 +59,32 @@ class Case:
     has_residual: bool = False
     window: int = 1
     stride: int = 1
+    dilation: int = 1
+    groups: int = 1
+    images: int = 0
 
     def __str__(self) -> str:
         residual = ", residual" * self.has_residual
         window = f", window {self.window}" if self.window * self.stride > 1 else ""
         window += f" by {self.stride}" if self.stride > 1 else ""
-        side = self.pixels
-        return f"{self.channels} to {self.results}, {side} x {side}{window}{residual}"
+        window += f", dilation {self.dilation}" if self.dilation > 1 else ""
+        window += f", {self.groups} groups" if self.groups > 1 else ""
+        side, images = self.pixels, f", {self.images} images" if self.images else ""
+        return f"{self.channels} to {self.results}, {side} x {side}{window}{residual}{images}"
 
     def convolve(self, image: Tensor, weight: Tensor, *others: Tensor) -> Tensor:
         """What a layer does."""
-        made = functional.conv2d(image, weight, stride=self.stride, padding=self.window // 2)
-        return _behind(made, *others)
+        padding = self.dilation * (self.window // 2)
+        moves = (self.stride, padding, self.dilation, self.groups)
+        return _behind(functional.conv2d(image, weight, None, *moves), *others)
 
     def operands(self, images: int, device: str) -> tuple[Tensor, ...]:
         """Image, weight, statistics, gain and bias of the norm, and the residual."""
         torch.manual_seed(0)
+        images = self.images or images
         image = torch.randn(images, self.channels, self.pixels, self.pixels, device=device)
-        sides = (self.window, self.window)
-        weight = torch.randn(self.results, self.channels, *sides, device=device) / self.window
+        shape = (self.results, self.channels // self.groups, self.window, self.window)
+        weight = torch.randn(shape, device=device) / self.window
         vectors = torch.rand(4, self.results, device=device) + 0.5
         found = [image, weight, *vectors]
         if self.has_residual:
@@ -143,6 +151,24 @@ CASES = (
     Case(960, 320, 64, window=3),
     Case(1920, 640, 32, window=3),
     Case(2560, 1280, 16, window=3),
+    Case(256, 256, 32, window=3, dilation=2),
+    Case(256, 256, 32, window=3, dilation=4),
+    Case(512, 512, 33, has_residual=True, window=3, dilation=4, images=8),
+    Case(2048, 256, 33, window=3, dilation=6, images=8),
+    Case(2048, 256, 33, window=3, dilation=12, images=8),
+    Case(2048, 256, 33, window=3, dilation=18, images=8),
+    Case(128, 128, 56, window=3, groups=32),
+    Case(256, 256, 28, window=3, groups=32),
+    Case(512, 512, 14, window=3, groups=32),
+    Case(1024, 1024, 14, window=3, stride=2, groups=32),
+    Case(1024, 1024, 7, window=3, groups=32),
+    Case(168, 168, 28, window=3, groups=7),
+    Case(192, 192, 28, window=3, groups=4),
+    Case(432, 432, 14, window=3, groups=9),
+    Case(448, 448, 28, window=3, groups=4),
+    Case(1232, 1232, 14, window=3, groups=11),
+    Case(512, 512, 28, window=3, groups=8),
+    Case(512, 512, 28, window=3, stride=2, groups=8),
 )
 
 

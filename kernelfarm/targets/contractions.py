@@ -254,7 +254,8 @@ class ConvolutionFacts:
     `widened` types, and their gradients, take the library less time in f32, conversions included.
     On a GPU, all images have at least `least_pixels` pixels together, and something is computed
     behind the convolution. A GPU's kernels also compute convolutions by windows of `windows` types,
-    of images with up to four channels, or a multiple of `window_channels`.
+    of images with up to four channels, or a multiple of `window_channels`; of several groups if
+    each has a multiple of `group_channels`, before and after the convolution (0: of none).
     """
 
     one_pixel: tuple[str, ...]
@@ -265,6 +266,7 @@ class ConvolutionFacts:
     least_pixels: int = 1
     windows: tuple[str, ...] = ()
     window_channels: int = 1
+    group_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

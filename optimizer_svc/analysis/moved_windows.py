@@ -15,7 +15,6 @@ from kernelfarm.ir.graph_ir import Node, TensorType
 from kernelfarm.targets import ConvolutionFacts, GpuFacts
 from optimizer_svc.analysis.verdicts import Refused
 
-_ONE_MOVE = (1, 1)
 _MOST_FEW_CHANNELS = 4
 _PIXEL_BYTES, _ELEMENT_BYTES = 16, 2
 _EVEN_CHANNELS = 8
@@ -31,11 +30,26 @@ _LEAST_TERMS = 32
 
 @dataclass(frozen=True, slots=True)
 class MovedWindow:
-    """How the window of a convolution moves, each (down, across), in pixels."""
+    """How the window of a convolution moves, each (down, across), in pixels.
+
+    Neighbours in the window are `dilations` pixels of the image apart. Each of `groups` of results
+    is computed from a group of the image's channels.
+    """
 
     sides: tuple[int, int]
     strides: tuple[int, int]
     padding: tuple[int, int]
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+    @property
+    def spans(self) -> tuple[int, int]:
+        """The pixels of an image from a window's first pixel to its last one."""
+        down, across = (
+            dilation * (side - 1) + 1
+            for dilation, side in zip(self.dilations, self.sides, strict=True)
+        )
+        return down, across
 
 
 def moved_window(node: Node, weight: TensorType) -> MovedWindow | Refused:
@@ -44,16 +58,15 @@ def moved_window(node: Node, weight: TensorType) -> MovedWindow | Refused:
     if not is_window(numbers) or not isinstance(numbers, tuple):
         return Refused("of other operands")
     down, across, *padding, wide_down, wide_across, groups = (int(str(n)) for n in numbers)
-    if groups != 1:
-        return Refused("of groups")
-    if (wide_down, wide_across) != _ONE_MOVE:
-        return Refused("with dilations")
-    sides = weight.shape[2:]
-    if not all(side.is_constant and side.constant > 0 for side in sides) or not down * across:
+    extents = weight.shape[2:]
+    if not all(side.is_constant and side.constant > 0 for side in extents):
         return Refused("by a window of varying size")
-    return MovedWindow(
-        (sides[0].constant, sides[1].constant), (down, across), (padding[0], padding[1])
-    )
+    if not down * across * wide_down * wide_across:
+        return Refused("of other operands")
+    sides = extents[0].constant, extents[1].constant
+    # One pixel has no neighbours that a dilation could move away.
+    dilations = wide_down if sides[0] > 1 else 1, wide_across if sides[1] > 1 else 1
+    return MovedWindow(sides, (down, across), (padding[0], padding[1]), dilations, groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +84,13 @@ class FewChannels:
 
 
 def few_channels(window: MovedWindow, image: TensorType, result: TensorType) -> FewChannels | None:
-    """How an image of few channels is stored; None if it has more, or rows begin at odd places."""
+    """How an image of few channels is stored; None if it has more.
+
+    None, too, if dilation or groups divide the rows of its window, which are no neighbours in
+    memory then.
+    """
     given = image.shape[1].constant
-    if given > _MOST_FEW_CHANNELS:
+    if given > _MOST_FEW_CHANNELS or window.dilations[1] > 1 or window.groups > 1:
         return None
     step = window.strides[1] * _ELEMENT_BYTES
     channels = next(c for c in (4, 8) if c >= given and c * step % _PIXEL_BYTES == 0)
@@ -84,7 +101,7 @@ def few_channels(window: MovedWindow, image: TensorType, result: TensorType) -> 
         for made, stride, side, extent, padding in zip(
             result.shape[2:],
             window.strides,
-            (window.sides[0], across),
+            (window.spans[0], across),
             image.shape[2:],
             window.padding,
             strict=True,
@@ -107,14 +124,43 @@ def window_refused(
         return Refused("by a window, of varying sizes")
     if not _moves_so(window, image, weight, result):
         return Refused("of other operands")
-    if any(padding >= side for padding, side in zip(window.padding, window.sides, strict=True)):
+    if any(padding >= span for padding, span in zip(window.padding, window.spans, strict=True)):
         return Refused("with padding of a whole window")
-    if few_channels(window, image, result) is None:
-        multiple = known.window_channels
-        if weight.shape[1].constant % multiple:
-            return Refused(f"by a window, whose channels are no multiples of {multiple}")
-    is_even = weight.shape[0].constant % _EVEN_CHANNELS == 0
-    return None if is_even else Refused("by a window, of an odd number of results")
+    if window.groups > 1:
+        return _groups_refused(window, weight, known)
+    is_stored_anew = few_channels(window, image, result) is not None
+    refused = None if is_stored_anew else _channels_refused(image.shape[1].constant, known)
+    is_odd = weight.shape[0].constant % _EVEN_CHANNELS > 0
+    return Refused("by a window, of an odd number of results") if is_odd else refused
+
+
+def _groups_refused(
+    window: MovedWindow, weight: TensorType, known: ConvolutionFacts
+) -> Refused | None:
+    """Why tiles of results and steps of a sum cannot be within groups; None if they can.
+
+    Steps that cross groups would multiply other groups' channels by zeros: NaN and infinities of
+    one group would reach the others' results.
+    """
+    multiple = known.group_channels
+    if not multiple:
+        return Refused("of groups")
+    if window.sides == window.strides == (1, 1):
+        return Refused("of one pixel, of groups")
+    members = weight.shape[0].constant // window.groups, weight.shape[1].constant
+    if any(count % multiple for count in members):
+        return Refused(f"of groups, whose channels or results are no multiples of {multiple}")
+    return None
+
+
+def _channels_refused(channels: int, known: ConvolutionFacts) -> Refused | None:
+    """Why a sum cannot take the channels of an image as memory holds them; None if it can."""
+    if channels <= _MOST_FEW_CHANNELS:
+        return Refused(f"with dilation, of up to {_MOST_FEW_CHANNELS} channels")
+    multiple = known.window_channels
+    if channels % multiple:
+        return Refused(f"by a window, whose channels are no multiples of {multiple}")
+    return None
 
 
 def split_taps(window: MovedWindow, weight: TensorType, result: TensorType, gpu: GpuFacts) -> int:
@@ -134,7 +180,8 @@ def _cycles(
     results, terms = (product_of(shape).constant for shape in (result.shape, weight.shape[1:]))
     slices = prod(window.sides[:count])
     channels = weight.shape[0].constant
-    tiles = -(-results // channels // _TILE) * -(-channels // _TILE) * slices
+    rows = window.groups * -(-channels // window.groups // _TILE)
+    tiles = -(-results // channels // _TILE) * rows * slices
     programs = gpu.multiprocessors or tiles
     waves = min(-(-tiles // programs), _HALF_TILE * -(-2 * tiles // programs))
     step = _TILE * _TILE / gpu.multiply_adds_per_cycle if gpu.multiply_adds_per_cycle else 1.0
@@ -146,16 +193,17 @@ def _moves_so(
     window: MovedWindow, image: TensorType, weight: TensorType, result: TensorType
 ) -> bool:
     """True if the extents are those of a convolution by the window."""
-    if image.shape[:2] != (result.shape[0], weight.shape[1]):
+    channels = image.shape[1].constant, result.shape[1].constant
+    if image.shape[0] is not result.shape[0] or result.shape[1] is not weight.shape[0]:
         return False
-    if result.shape[1] is not weight.shape[0]:
+    if channels[0] != weight.shape[1].constant * window.groups or channels[1] % window.groups:
         return False
     return all(
-        (given.constant + 2 * padding - side) // stride + 1 == made.constant > 0
-        for given, made, side, stride, padding in zip(
+        (given.constant + 2 * padding - span) // stride + 1 == made.constant > 0
+        for given, made, span, stride, padding in zip(
             image.shape[2:],
             result.shape[2:],
-            window.sides,
+            window.spans,
             window.strides,
             window.padding,
             strict=True,

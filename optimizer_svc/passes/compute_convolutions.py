@@ -62,7 +62,8 @@ _LAST = (0, 2, 3, 1)
 """The axes of an image, or of a weight, with the channels last."""
 
 
-_WINDOW_AXES = 2
+_IMAGE_AXES = 3
+"""Images, down and across."""
 
 
 class _Writer(ContractionWriter):
@@ -109,37 +110,31 @@ class _Writer(ContractionWriter):
         """Appends a convolution as a product of the pixels of its windows by its weight.
 
         Shapes: n: images, h, w: pixels of the result, k: its channels, r, s: pixels of a window, c:
-        channels; terms: (n, h, w, k, r, s, c)
+        channels; g: groups, of k and c each, if there are several; terms: (n, h, w, g, k, r, s, c)
         """
-        image, weight, *biases = operands(node)
+        weight, *biases = operands(node)[1:]
         window = moved_window(node, self.types[weight])
         assert not isinstance(window, Refused)  # it was chosen
-        around = self._around(node, window)
-        ordered = self.choice.weights[node.results[0]]
-        results, *sides, channels = self.types[ordered].shape
-        images, pixels = self.types[image].shape[0], self.types[node.results[0]].shape[2:]
-        moved = self.add(
-            node,
-            "window",
-            around,
-            dims=(1, 2),
-            sizes=tuple(sides),
-            strides=tuple(as_expr(stride) for stride in window.strides),
-            dilations=(ONE, ONE),
-        )
         split = self.choice.split_taps.get(node.results[0], 0)
-        rest = _WINDOW_AXES - split
-        shape = (*sides[:split], images, *pixels, results, *sides[split:], channels)
-        axes = (*range(split + 3), *range(split + 4, len(shape)))
-        left = self.add(node, "permute", moved, dims=(*(4, 5)[:split], 0, 1, 2, *(4, 5)[split:], 3))
-        right = self.add(node, "permute", ordered, dims=(*(1, 2)[:split], 0, *(1, 2)[split:], 3))
+        left, right = self._factors(node, window, split)
+        # Axes of the left factor up to the groups, then all of the right one but slices and groups.
+        row = split + _IMAGE_AXES + (window.groups > 1)
+        inner = split + (window.groups > 1)
+        shape = (*self.types[left].shape[:row], *self.types[right].shape[inner:])
+        axes = (
+            (*range(row), *range(row + 1, len(shape))),
+            (*range(split), *range(split + _IMAGE_AXES, len(shape))),
+        )
         terms = (
             self.add(node, "broadcast_in_dim", self.wide(node, value), shape=shape, dims=dims)
-            for value, dims in ((left, axes), (right, (*range(split), *range(split + 3, 7))))
+            for value, dims in zip((left, right), axes, strict=True)
         )
-        summed = tuple(range(len(shape) - rest - 1, len(shape)))
+        summed = tuple(range(row + 1, len(shape)))
         found = self.add(node, "sum", self.add(node, "mul", *terms), dims=summed)
         found = self._added(node, found, split)
+        if window.groups > 1:
+            images, results, *pixels = node.types[0].shape
+            found = self.add(node, "reshape", found, shape=(images, *pixels, results))
         for bias in biases:
             extents = self.types[found].shape
             spread = self.add(
@@ -149,12 +144,46 @@ class _Writer(ContractionWriter):
         found = self.add(node, "convert", found, dtype=node.types[0].dtype)
         self.finish(node, "permute", found, dims=(0, 3, 1, 2))
 
+    def _factors(self, node: Node, window: MovedWindow, split: int) -> tuple[int, int]:
+        """Appends the pixels of all windows, and the weight; slices of the sum come first.
+
+        Shapes: (slices, n, h, w, g, r, s, c) and (slices, g, k, r, s, c); g for several groups
+        """
+        around, weight = self._around(node, window), self.choice.weights[node.results[0]]
+        moved = self.add(
+            node,
+            "window",
+            around,
+            dims=(1, 2),
+            sizes=self.types[weight].shape[1:3],
+            strides=tuple(as_expr(stride) for stride in window.strides),
+            dilations=tuple(as_expr(dilation) for dilation in window.dilations),
+        )
+        if window.groups > 1:
+            moved = self._divided(node, moved, _IMAGE_AXES, window.groups)
+            weight = self._divided(node, weight, 0, window.groups)
+        row = int(window.groups > 1)
+        last = row + _IMAGE_AXES
+        taps = (last + 1, last + 2)
+        axes = (*taps[:split], *range(last), *taps[split:], last)
+        left = self.add(node, "permute", moved, dims=axes)
+        taps = (row + 1, row + 2)
+        axes = (*taps[:split], *range(row + 1), *taps[split:], row + 3)
+        return left, self.add(node, "permute", weight, dims=axes)
+
+    def _divided(self, node: Node, value: int, axis: int, groups: int) -> int:
+        """Appends a view with an axis that is divided into groups and their members."""
+        shape = self.types[value].shape
+        members = as_expr(shape[axis].constant // groups)
+        shape = (*shape[:axis], as_expr(groups), members, *shape[axis + 1 :])
+        return self.add(node, "reshape", value, shape=shape)
+
     def _added(self, node: Node, sums: int, split: int) -> int:
         """Appends the additions of the sums along the first axes of a value; neighbours first."""
         if not split:
             return sums
-        *parts, images, down, across, results = self.types[sums].shape
-        count, shape = product_of(parts), (images, down, across, results)
+        shape = self.types[sums].shape[split:]
+        count = product_of(self.types[sums].shape[:split])
         flat = self.add(node, "reshape", sums, shape=(count, *shape))
         starts, steps = (ZERO,) * len(shape), (ONE,) * (1 + len(shape))
         spend(8 * count.constant)
@@ -193,9 +222,9 @@ class _Writer(ContractionWriter):
         self._pad_as(ordered, node, weight, (0, 0), (window.sides[0], few.across, few.channels))
         self._pad_as(rows, node, image, window.padding, (few.height, few.width, few.channels))
         down, across = (
-            (extent.constant - 1) * stride + side
-            for extent, stride, side in zip(
-                node.types[0].shape[2:], window.strides, (window.sides[0], few.across), strict=True
+            (extent.constant - 1) * stride + span
+            for extent, stride, span in zip(
+                node.types[0].shape[2:], window.strides, (window.spans[0], few.across), strict=True
             )
         )
         limits = (self.types[rows].shape[0], as_expr(down), as_expr(across), as_expr(few.channels))

@@ -22,35 +22,47 @@ def window_maps(kernel: Kernel, windows: PixelWindows, box: Sequence[int]) -> di
     assert isinstance(image, Load)
     sums = prod(tap.extent.as_int() for tap in windows.taps)
     rows = windows.product.rows[0].extent.as_int()
+    channels = windows.first + windows.groups * windows.channels
     sides = dict(zip((axis.name for axis in windows.product.columns), map(str, box), strict=True))
-    slices = {axis.name for axis in windows.product.batches}
+    slices = {axis.name for axis in windows.slices}
     offsets = tuple(_pixel_offset(axis, slices) for axis in windows.axes)
     return {
         windows.weight: TensorMap(
             weight.param,
-            (rows, sums),
+            (windows.groups * rows, sums),
             (sums,),
             False,
             ("XBLOCK", "KBLOCK"),
-            ("xoffset", _sum_offset(windows)),
+            ("xoffset" + _group_offset(windows, rows), _sum_offset(windows)),
         ),
         windows.image: TensorMap(
             image.param,
-            (*(axis.extent for axis in windows.axes), windows.channels),
+            (*(axis.extent for axis in windows.axes), channels),
             tuple(axis.stride for axis in windows.axes),
             True,
             (*(sides.get(axis.pixels, "1") for axis in windows.axes), "KBLOCK"),
-            (*offsets, _CHANNEL_OFFSET),
+            (*offsets, _first_channel(windows)),
             (*(axis.step for axis in windows.axes), 1),
         ),
     }
+
+
+def _first_channel(windows: PixelWindows) -> str:
+    """Where a step of the sum begins among the channels of all groups, as text."""
+    begins = _CHANNEL_OFFSET + _group_offset(windows, windows.channels)
+    return f"{begins} + {windows.first}" if windows.first else begins
+
+
+def _group_offset(windows: PixelWindows, members: int) -> str:
+    """What is added to a place within a group of so many members, as text."""
+    return "" if windows.group is None else f" + {windows.group.name} * {members}"
 
 
 def _sum_offset(windows: PixelWindows) -> str:
     """The first term of a step of the sum, as text."""
     text, inner = "koffset", 1
     for axis in reversed(windows.taps):
-        if axis in windows.product.batches:
+        if axis in windows.slices:
             text += f" + {axis.name} * {inner}"
         inner *= axis.extent.as_int()
     return text
@@ -63,7 +75,8 @@ def _pixel_offset(axis: MapAxis, slices: Collection[str]) -> str:
         begins = _box_offset(axis.pixels)
         parts.append(begins if axis.step == 1 else f"{begins} * {axis.step}")
     if axis.tap:
-        parts.append(axis.tap if axis.tap in slices else _tap_offset(axis.tap))
+        tap = axis.tap if axis.tap in slices else _tap_offset(axis.tap)
+        parts.append(tap if axis.dilation == 1 else f"{tap} * {axis.dilation}")
     text = " + ".join(parts)
     return f"{text} - {-axis.start}" if axis.start else text
 
@@ -111,7 +124,7 @@ def pixel_lines(windows: PixelWindows, box: Sequence[int]) -> list[str]:
 
 def tap_lines(windows: PixelWindows) -> list[str]:
     """Lines for the pixel of a window, and the first channel, at which a step of the sum is."""
-    *taps, channels = windows.taps[len(windows.product.batches) :]
+    *taps, channels = windows.taps[len(windows.slices) :]
     inner = channels.extent.as_int()
     lines = [f"{_CHANNEL_OFFSET} = koffset" + (f" % {inner}" if taps else "")]
     for tap in reversed(taps):

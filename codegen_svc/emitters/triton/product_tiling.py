@@ -44,6 +44,7 @@ _NARROW_TILE_POINTS = 256
 _POINTS = 128
 _STAGES = 4
 _MIN_POINTS = 16
+_LEAST_POINTS = 32
 _USUAL_PROGRAMS = 108
 _WIDE_BITS = 64
 _SHARED_WARPS = 4
@@ -105,6 +106,8 @@ def _boxed_tilings(
         return windows.tiles(boxes[count]) * count if count in boxes else _NO_TILES
 
     found = many_row_tilings(kernel, windows.product, target, index_bits, columns_in)
+    if windows.channels % _LEAST_POINTS:
+        found = tuple(_with_half_steps(t) for t in found if t.kblock == _LEAST_POINTS)
     return tuple(
         _persistent(kernel, replace(tiling, box=boxes[tiling.rblock], has_maps=True), gpu)
         for tiling in found
@@ -112,6 +115,11 @@ def _boxed_tilings(
         and windows.channels % tiling.kblock == 0
         and tiling.kblock * FACTOR_BYTES <= _MOST_SWIZZLED_BYTES
     )
+
+
+def _with_half_steps(tiling: Tiling) -> Tiling:
+    """The tile for groups of few channels: steps of half the points, as many bytes on their way."""
+    return replace(tiling, kblock=tiling.kblock // 2, num_stages=2 * tiling.num_stages)
 
 
 def _with_maps(kernel: Kernel, found: Contraction, tiling: Tiling, target: TargetFacts) -> Tiling:

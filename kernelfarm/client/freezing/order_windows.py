@@ -21,7 +21,7 @@ _RANK = 4
 
 
 def order_windows(values: FrozenValues, target: TargetFacts | None) -> dict[fx.Node, torch.Tensor]:
-    """Orders the weights of convolutions without groups, and of depthwise ones by kernels.
+    """Orders the weights of convolutions that kernels may compute as products or as depthwise ones.
 
     The result has what was traced for the nodes whose values have another layout now.
     """
@@ -33,7 +33,7 @@ def order_windows(values: FrozenValues, target: TargetFacts | None) -> dict[fx.N
     ordered: dict[fx.Node, fx.Node] = {}
     replaced: dict[fx.Node, torch.Tensor] = {}
     for node in [*values.graph.nodes]:
-        weight = _weight(values, node)
+        weight = _weight(values, node, target)
         if weight is None:
             continue
         if weight not in ordered:
@@ -68,15 +68,28 @@ def with_last_channels(weight: torch.Tensor) -> torch.Tensor:
     return weight.contiguous(memory_format=torch.channels_last)
 
 
-def _weight(values: FrozenValues, node: fx.Node) -> fx.Node | None:
+def _weight(values: FrozenValues, node: fx.Node, target: TargetFacts | None) -> fx.Node | None:
     """The frozen weight of a convolution, if its channels are not last; else None."""
     if node.target is not _CONVOLUTION:
         return None
     weight = node.args[_WEIGHT]
     if not isinstance(weight, fx.Node) or weight not in values:
         return None
-    if node.args[_TRANSPOSED] or node.args[_GROUPS] != 1:
-        return None
     value = value_of(weight)
+    if node.args[_TRANSPOSED] or not _has_groups_of_kernels(value, node.args[_GROUPS], target):
+        return None
     is_last = value.dim() == _RANK and value.is_contiguous(memory_format=torch.channels_last)
     return None if value.dim() != _RANK or is_last else weight
+
+
+def _has_groups_of_kernels(
+    weight: torch.Tensor, groups: object, target: TargetFacts | None
+) -> bool:
+    """True if kernels compute groups of such a weight. The library may want others as they are."""
+    if not isinstance(groups, int) or groups == 1:
+        return groups == 1
+    known = None if target is None else target.convolutions
+    if known is None or not known.group_channels or weight.dim() != _RANK:
+        return False
+    members = weight.shape[0] // groups, weight.shape[1]
+    return not any(count % known.group_channels for count in members)

@@ -7,7 +7,7 @@ import pytest
 from kernelfarm.ir.text import parse_graph
 from kernelfarm.targets import target_facts
 from optimizer_svc.passes.choose_convolutions import choose_convolutions
-from tests.support.contraction_programs import ONE_PIXEL
+from tests.support.contraction_programs import ONE_PIXEL, grouped_convolution
 from tests.support.goldens import assert_golden
 from tests.support.optimizer_passes import before_and_after
 
@@ -72,6 +72,47 @@ def test_types_that_the_library_is_slow_for_are_convolved_in_f32(
     mixed = text.replace(f"%2: {dtype}", "%2: f64")
     found = choose_convolutions(parse_graph(mixed), target_facts("cpu:x86-64-v3-amd"))
     assert not found.widened
+
+
+@pytest.mark.golden
+def test_groups_with_dilation_are_by_kernels() -> None:
+    assert_golden(
+        before_and_after("choose-convolutions", grouped_convolution(), "cuda:sm_90a"),
+        """\
+-- before choose-convolutions: graph
+graph prims 1
+%0: bf16[2, 32, 9, 12]@[3456, 1, 384, 32] = input "x"
+%1: bf16[32, 16, 3, 3]@[144, 9, 3, 1] = input "w"
+%2: bf16[2, 32, 5, 5]@[800, 1, 160, 32] = extern(%0, %1; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 2, 1, 2, 2, 2]) from [0]
+%3: bf16[2, 32, 5, 5] = abs(%2) from [1]
+return %3: bf16[2, 32, 5, 5]@[800, 1, 160, 32]
+-- after: convolutions
+by kernels: %0 -> %2
+convolutions: 1 by a window by kernels
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("window", "weight", "reason"),
+    [
+        ("[2, 2, 2, 1, 2, 2, 4]", "32, 8", "of groups, whose channels or results are no multiples"),
+        ("[2, 2, 2, 1, 2, 2, 1]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 2, 2, 3]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 2, 2, 0]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 0, 2, 2]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 2, 3, 2]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 4294967295, 2, 2]", "32, 16", "of other operands"),
+        ("[2, 2, 5, 1, 2, 2, 2]", "32, 16", "of other operands"),
+    ],
+)
+def test_windows_that_do_not_fit_are_the_framework_s(window: str, weight: str, reason: str) -> None:
+    """What a graph states comes from outside: nothing of it is taken on trust."""
+    found = choose_convolutions(
+        parse_graph(grouped_convolution(window, weight)), target_facts("cuda:sm_90a")
+    )
+    assert not found.images
+    assert f"convolutions: 1 by the framework: {reason}" in "\n".join(found.notes)
 
 
 def test_few_channels_are_the_framework_s() -> None:

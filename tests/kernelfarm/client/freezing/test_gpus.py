@@ -29,7 +29,7 @@ class Block(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
-        groups = nn.Conv2d(channels, channels, 3, padding=1, groups=2)
+        groups = nn.Conv2d(channels, channels, 3, padding=1, groups=4)
         self.grouped = groups if has_groups else None
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
         for norm in self.norms:
@@ -78,6 +78,20 @@ def test_a_frozen_program_copies_no_weight() -> None:
     products = [k for k in program.kernels if find_contraction(k) is not None]
     assert len(products) == 2
     assert len(program.plan.steps) == 2
+
+
+def test_a_frozen_weight_of_groups_that_kernels_compute_is_not_copied() -> None:
+    torch.manual_seed(0)
+    layer = nn.Sequential(nn.Conv2d(64, 32, 3, padding=1, groups=2), nn.ReLU()).eval().bfloat16()
+    x = image(64).contiguous(memory_format=torch.channels_last)
+    target = target_facts(TARGET)
+    frozen, _ = frozen_one(layer, TARGET, x)
+    low = decompose_to_prims(
+        captured_frozen(frozen).graph, max_sorted_elems=target.max_sorted_elems
+    )
+    program = optimize(low.graph, target).program
+    assert [find_contraction(kernel) is not None for kernel in program.kernels] == [True]
+    assert len(program.plan.steps) == 1
 
 
 def test_a_frozen_depthwise_weight_is_in_the_order_of_the_template() -> None:
