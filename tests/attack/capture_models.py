@@ -23,8 +23,10 @@ _NOWHERE = "127.0.0.1:9"
 def main() -> None:
     path, folder = Path(sys.argv[1]), CaptureFolder.open(Path(sys.argv[2]))
     access = FarmAccess(client_settings(endpoint=_NOWHERE, disk_cache_bytes=0))
-    wanted = CaptureRequest(CompileOptions())
-    for case in cases_of(read_manifest(path)):
+    manifest = read_manifest(path)
+    for case in cases_of(manifest):
+        target = manifest.traced_target_of(case.model)
+        wanted = CaptureRequest(CompileOptions(), target=target)
         identity = capture_identity(case, path.parent, wanted)
         folder.put(identity, capture_case(case, access, path.parent, wanted))
     access.client.close()

@@ -54,6 +54,14 @@ def layer(width: int) -> tuple[nn.Module, tuple[Any, ...]]:
     return Layer(width), (torch.randn(16, width),)
 
 
+def images() -> tuple[nn.Module, tuple[Any, ...]]:
+    """Two convolutions of bf16 with a norm, and images of few pixels."""
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3)
+    given = torch.randn(2, 3, 12, 12, dtype=torch.bfloat16)
+    return nn.Sequential(*layers).to(torch.bfloat16), (given,)
+
+
 def zoo(name: str) -> tuple[nn.Module, tuple[Any, ...]]:
     """A model of the zoo."""
     source = MODELS[name]()

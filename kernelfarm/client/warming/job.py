@@ -30,7 +30,6 @@ from kernelfarm.client.warming.requests import (
     StaleCaptureError,
     WarmedProgram,
 )
-from kernelfarm.targets import target_facts
 
 _MOST_CAPTURES = 2
 """Captures of a case in one run: the second one if something was invalidated after the first."""
@@ -126,11 +125,8 @@ class WarmingJob:
     def _wanted(self, case: Case) -> CaptureRequest:
         flags = self.manifest.options_of(case.model)
         options = CompileOptions(flags.deterministic, flags.fallback_random, flags.product_choice)
-        targets = self.manifest.targets_of(case.model)
-        is_one_kind = len({target_facts(target).vendor for target in targets}) == 1
-        return CaptureRequest(
-            options, flags.is_tuned, self.makes_packages, targets[0] if is_one_kind else None
-        )
+        target = self.manifest.traced_target_of(case.model)
+        return CaptureRequest(options, flags.is_tuned, self.makes_packages, target)
 
     def _capture(self, work: _CaseWork, wanted: CaptureRequest) -> CaseCapture:
         case = work.case

@@ -191,6 +191,14 @@ class WarmingManifest(_Strict):
         """The targets of a model: its own, or those of the manifest."""
         return tuple(self.targets if model.targets is None else model.targets)
 
+    def traced_target_of(self, model: ModelSpec) -> str | None:
+        """The target for which a model's training graphs are traced; None for the job's device.
+
+        Targets of one vendor have the same graphs, so it is the first of them.
+        """
+        targets = self.targets_of(model)
+        return targets[0] if len({target_facts(target).vendor for target in targets}) == 1 else None
+
     def options_of(self, model: ModelSpec) -> CompileFlags:
         """The options of a model: its own, or those of the manifest."""
         return self.options if model.options is None else model.options
