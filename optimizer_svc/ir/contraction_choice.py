@@ -66,7 +66,8 @@ class ContractionChoice:
     which a template kernel divides the keys of attention, by its result; `pages` says where keys
     and values are that it reads in pages of a cache. `whole` are the results of attention, and of
     its gradients, that template kernels compute alone; for those `by_heads`,
-    prims sum the gradients of keys over the heads of queries. `transformed` has the values in
+    prims sum the gradients of keys over the heads of queries, and `mask_parts` has the number of
+    parts in which the gradient of a mask is summed, if it is read. `transformed` has the values in
     memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
     depthwise convolution that prims compute, by its result: a value (down, across, channels).
@@ -91,6 +92,7 @@ class ContractionChoice:
     pages: Mapping[int, PagedOperands] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
     by_heads: frozenset[int] = frozenset()
+    mask_parts: Mapping[int, int] = field(default_factory=dict)
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
