@@ -116,6 +116,9 @@ def mask_gradient_refused(kinds: list[TensorType], node: Node) -> Refused | None
         return Refused("other operands")
     if node.attr("is_causal") is True:
         return Refused("a mask has gradients beside a causal one")
+    # Such a gradient is 0 but for rounding.
+    if kinds[6].shape[-1:] != kinds[4].shape[2:3]:
+        return Refused("a mask that is one for all keys has gradients")
     return None
 
 

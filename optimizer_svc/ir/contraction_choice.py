@@ -41,18 +41,21 @@ class GradientValues(NamedTuple):
 
     `shares` are the weights of values, `scores` the gradients of scores before they are scaled. If
     pairs are multiplied, `keys` are the keys as rows of terms. `queries` are the gradients of the
-    queries before they are scaled and their axes have their order. b: batch, g: heads of keys,
-    h: heads of a group, q: queries, s: keys, d: width of a head
+    queries before they are scaled and their axes have their order. `mask` is the gradient of a
+    mask: a sum before its axes have their order, or, if memory holds it, a number for each score.
+    b: batch, g: heads of keys, h: heads of a group, q: queries, s: keys, d: width of a head
 
     Shapes:
         shares and scores: (b, g, h, s, q); keys: (b, g, d, s)
         queries: (b, q, g, h, d), or (b, g, h, d, q) if pairs are multiplied
+        mask: those axes of (b, g, h, s, q) that are not summed, or (b, g, h, q, s)
     """
 
     shares: int
     scores: int
     keys: int
     queries: int
+    mask: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class ContractionChoice:
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
     result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
-    gradients of attention, by the first one. `saving` are the results of attention whose
+    gradients of attention, by the first one; for those in `mask_gradients`, that of the mask is
+    read, too. `saving` are the results of attention whose
     log-sum-exps are read, too. `scores` has the values of attention of several queries that
     may be in memory, by its result; `causal` are those results in which later keys are hidden.
     """
@@ -101,6 +105,7 @@ class ContractionChoice:
     stored: frozenset[int] = frozenset()
     masked: Mapping[int, int] = field(default_factory=dict)
     gradients: Mapping[int, GradientValues] = field(default_factory=dict)
+    mask_gradients: frozenset[int] = frozenset()
     saving: frozenset[int] = frozenset()
     scores: Mapping[int, ScoreValues] = field(default_factory=dict)
     causal: frozenset[int] = frozenset()

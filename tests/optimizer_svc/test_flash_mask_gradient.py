@@ -107,6 +107,6 @@ def traced_backward(form: Form, shape: tuple[int, ...]) -> OptimizeResult:
 def test_masks_that_are_one_for_all_keys_are_the_frameworks() -> None:
     backward = traced_backward(FEW, (2, 1, 70, 1))
     assert not templates(backward.program)
-    reason = "with a mask that is one for all keys"
+    reason = "a mask that is one for all keys has gradients"
     report = dict(backward.stages)["report"]
     assert f"attention: 1 of gradients by the framework: {reason}" in report

@@ -319,7 +319,7 @@ def test_programs_for_the_gradient_of_a_mask_fill_the_chip(batch: str, parts: in
         ("(%0, %0, %1, %0, %2, %2, %3;", "(%0, %0, %1, %0, %2, %2;", "other operands"),
         ("%13: bf16[4, 49, 49]", "%13: bf16[49, 4, 49]", "other operands"),
         ("; is_con", "; is_causal=true, is_con", "a mask has gradients beside a causal one"),
-        ("bf16[4, 49, 49]", "bf16[4, 49, 1]", "with a mask that is one for all keys"),
+        ("bf16[4, 49, 49]", "bf16[4, 49, 1]", "a mask that is one for all keys has gradients"),
     ],
 )
 def test_gradients_with_another_mask_s_are_the_framework_s(old: str, new: str, reason: str) -> None:
