@@ -81,9 +81,10 @@ class ContractionChoice:
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
     result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
     gradients of attention, by the first one; for those in `mask_gradients`, that of the mask is
-    read, too. `saving` are the results of attention whose
-    log-sum-exps are read, too. `scores` has the values of attention of several queries that
-    may be in memory, by its result; `causal` are those results in which later keys are hidden.
+    read, too. What reads values in `ends` is in other kernels. `saving` are the results of
+    attention whose log-sum-exps are read, too. `scores` has the values of attention of several
+    queries that may be in memory, by its result; `causal` are those results in which later keys are
+    hidden.
     """
 
     results: frozenset[int] = frozenset()
@@ -106,6 +107,7 @@ class ContractionChoice:
     masked: Mapping[int, int] = field(default_factory=dict)
     gradients: Mapping[int, GradientValues] = field(default_factory=dict)
     mask_gradients: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
     saving: frozenset[int] = frozenset()
     scores: Mapping[int, ScoreValues] = field(default_factory=dict)
     causal: frozenset[int] = frozenset()

@@ -39,6 +39,7 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
     rounded: set[int] = set()
     causal: set[int] = set()
     masks: set[int] = set()
+    ends: set[int] = set()
     strides: dict[int, Index] = {}
     notes: Counter[str] = Counter()
     for node in nodes:
@@ -54,10 +55,12 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
         own = GradientValues(*range(fresh, fresh + len(GradientValues._fields)))
         fresh = max(own) + 1
         made[node.results[0]] = own
+        ends |= {own.queries, own.mask}
         if has_mask:
             masks.add(node.results[0])
-            is_returned = node.results[3] in returned
-            if not is_returned and _is_stored(kinds[3:], known):
+        if has_mask and _has_each_score(kinds[3:]):
+            ends.add(own.scores)
+            if node.results[3] not in returned and _is_large(kinds[3], kinds[4], known):
                 strides[own.mask] = contiguous_strides(_score_shape(kinds[3], kinds[4]))
         grad, _, _, *given = operands(node)[:6]
         factors |= {own.shares, own.scores, own.queries, grad, *given}
@@ -74,6 +77,7 @@ def choose_attention_gradients(graph: Graph, target: TargetFacts) -> Contraction
         gradients=made,
         causal=frozenset(causal),
         mask_gradients=frozenset(masks),
+        ends=frozenset(ends),
         strides=strides,
     )
 
@@ -90,20 +94,23 @@ def _score_shape(query: TensorType, key: TensorType) -> Index:
     return (batch, groups, as_expr(heads.constant // groups.constant), queries, keys)
 
 
-def _is_stored(kinds: list[TensorType], known: AttentionFacts) -> bool:
-    """True if memory holds the gradient of a mask, because scores are computed in blocks.
-
-    Sums over all blocks are those of f32. What reads the gradient of a mask that has a number for
-    each score may sum it with a result of another type.
-    """
+def _has_each_score(kinds: list[TensorType]) -> bool:
+    """True if a mask has a number for each score: its gradient has the other order of axes."""
     query, key, _, mask = kinds
     whole = (*query.shape[:3], key.shape[2])
-    is_whole = (*(ONE,) * (len(whole) - mask.rank), *mask.shape) == whole
-    item_bytes = 2 * DType.F32.itemsize_bytes
-    if mask.dtype.value in known.rounded_shares:
-        item_bytes = 2 * mask.dtype.itemsize_bytes
-    is_large = product_of(whole).constant * item_bytes > known.block_bytes
-    return is_whole and is_large and mask.dtype is not DType.F32
+    return (*(ONE,) * (len(whole) - mask.rank), *mask.shape) == whole
+
+
+def _is_large(query: TensorType, key: TensorType, known: AttentionFacts) -> bool:
+    """True if memory holds a gradient with a number for each score, which are in blocks.
+
+    What reads it may sum it. Sums over all blocks are those of f32, so scores of other types would
+    not be in blocks.
+    """
+    is_rounded = query.dtype.value in known.rounded_shares
+    item_bytes = 2 * (query.dtype if is_rounded else DType.F32).itemsize_bytes
+    elems = product_of(_score_shape(query, key)).constant
+    return query.dtype is not DType.F32 and elems * item_bytes > known.block_bytes
 
 
 def _refused(kinds: list[TensorType], node: Node, known: AttentionFacts) -> Refused | None:

@@ -92,12 +92,7 @@ def choose_materialized(
         blocked=frozenset().union(*(choice.blocked for choice in contractions)),
         causal=frozenset().union(*(choice.causal_scores for choice in contractions)),
         turned_causal=frozenset().union(*(c.turned_causal_scores for c in contractions)),
-        ends=frozenset(
-            value
-            for choice in contractions
-            for made in choice.gradients.values()
-            for value in (made.queries, made.mask)
-        ),
+        ends=frozenset().union(*(choice.ends for choice in contractions)),
     )
 
 
