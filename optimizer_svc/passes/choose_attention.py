@@ -316,16 +316,20 @@ def _mask_parts(
 ) -> dict[int, int]:
     """Into how many parts programs divide the sum of a mask's gradient; none if it is not read.
 
-    Few tiles of the mask fill the chip only in parts, each of which has some tiles of scores.
+    Few tiles of the mask fill the chip only in parts, each of which has some tiles of scores. If
+    the mask's sizes vary, so would the memory of all parts, and it usually has many tiles.
     """
     if known is None or read.isdisjoint(node.results[3:]):
         return {}
     query, key, _, mask = (facts.types[value] for value in operands(node)[3:])
+    tiles = tiles_of(mask.shape)
+    if not tiles.is_constant:
+        return {node.results[0]: 1}
     sizes = likely_sizes(facts.graph.symbols)
     few = {name: min(size, _LIKELY_VARYING) for name, size in sizes.items()}
-    scores = tiles_of((*query.shape[:3], key.shape[2]))
-    tiles, of_scores = (likely_elems((count,), few) for count in (tiles_of(mask.shape), scores))
-    most = min(known.least_programs // tiles, of_scores // tiles // _PART_TILES)
+    of_scores = likely_elems((tiles_of((*query.shape[:3], key.shape[2])),), few)
+    count = tiles.constant
+    most = min(known.least_programs // count, of_scores // count // _PART_TILES)
     return {node.results[0]: max(1, most)}
 
 

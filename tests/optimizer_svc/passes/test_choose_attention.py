@@ -313,6 +313,16 @@ def test_programs_for_the_gradient_of_a_mask_fill_the_chip(batch: str, parts: in
     assert found.mask_parts == {10: parts}
 
 
+def test_masks_of_varying_sizes_are_summed_whole() -> None:
+    """Their tiles are usually many, and memory would hold as many masks as there are parts."""
+    text = BIAS.replace("[24, ", "[2048, ").replace("2, 49, 32]", "2, n, 32]")
+    text = text.replace("[4, 49, 49]", "[4, 49, n]").replace(
+        "prims 1\n", "prims 1\nsize n from 1\n"
+    )
+    found = choose_attention(parse_graph(text), target_facts("cuda:sm_90a"))
+    assert found.mask_parts == {10: 1}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
