@@ -14,7 +14,8 @@ class Case:
     """Queries (batch, heads, queries, width), keys and values (batch, groups, keys, width).
 
     One query has a mask, several queries have none or are causal, or `has_mask`. A mask shows the
-    first `seen` keys, or three quarters of them if that is 0.
+    first `seen` keys, or three quarters of them if that is 0. With `has_bias` it has a number for
+    each head, query and key instead, for all sequences, with a gradient.
     """
 
     batch: int
@@ -26,11 +27,13 @@ class Case:
     is_causal: bool = False
     has_mask: bool = False
     seen: int = 0
+    has_bias: bool = False
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads of {self.width}, {self.groups} of keys"
         queries = "" if self.queries == 1 else f", {self.queries} queries"
         kind = " causal" * self.is_causal + " masked" * self.has_mask
+        kind += " biased" * self.has_bias
         kind += f", {self.seen} seen" * bool(self.seen)
         return f"batch {self.batch}, {heads}, {self.keys} keys{queries}{kind}"
 
@@ -68,7 +71,9 @@ class Case:
         key, value = torch.randn(shape, device=device), torch.randn(shape, device=device)
         mask = torch.zeros(self.batch, 1, 1, self.keys, device=device)
         mask[..., self.seen or 3 * self.keys // 4 :] = -torch.inf
-        has_mask = self.queries == 1 or self.has_mask
+        if self.has_bias:
+            mask = torch.randn(1, self.heads, self.queries, self.keys, device=device)
+        has_mask = self.queries == 1 or self.has_mask or self.has_bias
         found = (query, key, value, mask) if has_mask else (query, key, value)
         return tuple(tensor.to(dtype) for tensor in found)
 

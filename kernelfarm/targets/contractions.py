@@ -202,9 +202,10 @@ class FlashAttentionFacts:
     """Attention of several queries for each head that a template kernel computes faster.
 
     `types` are the types of its elements; heads have `least_width` to `most_width` of them. With
-    fewer than `least_programs`, programs for gradients take one head of queries each. If the chip
-    has code of its own for the template that cannot read some pages of a cache where they are, up
-    to `most_rows_in_place` queries that share a head of keys read them by the template's source.
+    fewer than `least_programs`, programs for gradients take one head of queries each, and those for
+    the gradient of a mask sum parts of it. If the chip has code of its own for the template that
+    cannot read some pages of a cache where they are, up to `most_rows_in_place` queries that share
+    a head of keys read them by the template's source.
     """
 
     types: tuple[str, ...]

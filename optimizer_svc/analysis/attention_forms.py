@@ -57,6 +57,14 @@ def are_gradients(kinds: list[TensorType], results: tuple[TensorType, ...]) -> b
     )
 
 
+def is_mask_gradient(kinds: list[TensorType], results: tuple[TensorType, ...]) -> bool:
+    """True if the fourth result of gradients is like the mask, the last of all operands."""
+    if len(kinds) != 7 or len(results) != 4:
+        return False
+    made, mask = results[3], kinds[6]
+    return (made.dtype, made.shape) == (mask.dtype, mask.shape)
+
+
 def _is_mask(mask: TensorType, query: TensorType, key: TensorType) -> bool:
     """True if a mask has an extent of the scores, or 1, along each of its axes."""
     scores = (*query.shape[:3], key.shape[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.graph_ir import Node, TensorType, contiguous_strides
 from kernelfarm.targets import FlashAttentionFacts, SplitAttentionFacts
-from optimizer_svc.analysis.attention_forms import are_gradients
+from optimizer_svc.analysis.attention_forms import are_gradients, is_mask_gradient
 from optimizer_svc.analysis.extents import is_empty, likely_elems, likely_sizes
 from optimizer_svc.analysis.graph_facts import GraphFacts, operands
 from optimizer_svc.analysis.page_chunks import slow_in_place
@@ -105,9 +105,21 @@ def gradients_refused(
         return Refused("other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
-    if not read.isdisjoint(node.results[3:]):
-        return Refused("the mask has gradients, too")
-    return _form_refused(kinds[3:], known)
+    has_mask_gradient = not read.isdisjoint(node.results[3:])
+    verdict = mask_gradient_refused(kinds, node) if has_mask_gradient else None
+    return verdict or _form_refused(kinds[3:], known)
+
+
+def mask_gradient_refused(kinds: list[TensorType], node: Node) -> Refused | None:
+    """Why the framework computes gradients if that of the mask is read; None if kernels do."""
+    if not is_mask_gradient(kinds, node.types):
+        return Refused("other operands")
+    if node.attr("is_causal") is True:
+        return Refused("a mask has gradients beside a causal one")
+    # Such a gradient is 0 but for rounding.
+    if kinds[6].shape[-1:] != kinds[4].shape[2:3]:
+        return Refused("a mask that is one for all keys has gradients")
+    return None
 
 
 def slow_pages(

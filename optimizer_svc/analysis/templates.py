@@ -28,6 +28,9 @@ FLASH_GRADIENTS = "template.flash_gradients"
 """(query, key, value, output, grad, log-sum-exps, mask) -> gradients of queries before they are
 scaled, (batch, queries, heads, width) in f32, of keys, of values, (batch, keys, heads, width), and
 two numbers for each query; `optimizer_svc/kernels/flash_gradients.py`."""
+FLASH_MASK_GRADIENT = "template.flash_mask_gradient"
+"""(query, key, value, grad, two numbers for each query, mask) -> sums in parts, whose sum over the
+first axis is the gradient of the mask; `optimizer_svc/kernels/flash_mask_gradient.py`."""
 NIBBLE_PRODUCT = "template.nibble_product"
 """(x, words, scale, zero, bias) -> x @ weight.T + bias by a weight of integers of four bits, with
 a zero point that is a tensor or an attribute; `optimizer_svc/kernels/nibble_product.py`."""
@@ -44,6 +47,7 @@ _TEMPLATES = (
     FLASH_ATTENTION,
     PAGED_FLASH_ATTENTION,
     FLASH_GRADIENTS,
+    FLASH_MASK_GRADIENT,
     NIBBLE_PRODUCT,
     DEPTHWISE,
     DEPTHWISE_IMAGE,

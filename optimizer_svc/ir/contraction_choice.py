@@ -41,18 +41,21 @@ class GradientValues(NamedTuple):
 
     `shares` are the weights of values, `scores` the gradients of scores before they are scaled. If
     pairs are multiplied, `keys` are the keys as rows of terms. `queries` are the gradients of the
-    queries before they are scaled and their axes have their order. b: batch, g: heads of keys,
-    h: heads of a group, q: queries, s: keys, d: width of a head
+    queries before they are scaled and their axes have their order. `mask` is the gradient of a
+    mask: a sum before its axes have their order, or, if memory holds it, a number for each score.
+    b: batch, g: heads of keys, h: heads of a group, q: queries, s: keys, d: width of a head
 
     Shapes:
         shares and scores: (b, g, h, s, q); keys: (b, g, d, s)
         queries: (b, q, g, h, d), or (b, g, h, d, q) if pairs are multiplied
+        mask: those axes of (b, g, h, s, q) that are not summed, or (b, g, h, q, s)
     """
 
     shares: int
     scores: int
     keys: int
     queries: int
+    mask: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,8 @@ class ContractionChoice:
     which a template kernel divides the keys of attention, by its result; `pages` says where keys
     and values are that it reads in pages of a cache. `whole` are the results of attention, and of
     its gradients, that template kernels compute alone; for those `by_heads`,
-    prims sum the gradients of keys over the heads of queries. `transformed` has the values in
+    prims sum the gradients of keys over the heads of queries, and `mask_parts` has the number of
+    parts in which the gradient of a mask is summed, if it is read. `transformed` has the values in
     memory of a convolution by Winograd's algorithm, by its result; `strides` has those of values
     that are not row-major there, or that would not be in memory. `weights` has the weight of a
     depthwise convolution that prims compute, by its result: a value (down, across, channels).
@@ -76,9 +80,11 @@ class ContractionChoice:
     `split_taps` axes of their windows are slices of the sum. Memory holds those that are `stored`.
     `masked` has the scores of attention whose kernels read no keys that a mask hides, by its
     result: a value in memory, whose `strides` are stated. `gradients` has the values in memory of
-    gradients of attention, by the first one. `saving` are the results of attention whose
-    log-sum-exps are read, too. `scores` has the values of attention of several queries that
-    may be in memory, by its result; `causal` are those results in which later keys are hidden.
+    gradients of attention, by the first one; for those in `mask_gradients`, that of the mask is
+    read, too. What reads values in `ends` is in other kernels. `saving` are the results of
+    attention whose log-sum-exps are read, too. `scores` has the values of attention of several
+    queries that may be in memory, by its result; `causal` are those results in which later keys are
+    hidden.
     """
 
     results: frozenset[int] = frozenset()
@@ -91,6 +97,7 @@ class ContractionChoice:
     pages: Mapping[int, PagedOperands] = field(default_factory=dict)
     whole: frozenset[int] = frozenset()
     by_heads: frozenset[int] = frozenset()
+    mask_parts: Mapping[int, int] = field(default_factory=dict)
     transformed: Mapping[int, WinogradValues] = field(default_factory=dict)
     strides: Mapping[int, Index] = field(default_factory=dict)
     weights: Mapping[int, int] = field(default_factory=dict)
@@ -99,6 +106,8 @@ class ContractionChoice:
     stored: frozenset[int] = frozenset()
     masked: Mapping[int, int] = field(default_factory=dict)
     gradients: Mapping[int, GradientValues] = field(default_factory=dict)
+    mask_gradients: frozenset[int] = frozenset()
+    ends: frozenset[int] = frozenset()
     saving: frozenset[int] = frozenset()
     scores: Mapping[int, ScoreValues] = field(default_factory=dict)
     causal: frozenset[int] = frozenset()

@@ -24,15 +24,16 @@ from optimizer_svc.kernels.rewrite_indices import accesses, rewrite_indices
 class MemoryStep:
     """An axis of a kernel: its extent, and the elements of the memory from one point to the next.
 
-    It is `fixed` if blocks cannot divide it: a reduction runs over it, or the memory is the same
-    for all its points. If it `is_summed`, a sum over it is a sum over windows.
+    It is `fixed` if blocks cannot divide it: a reduction runs over it that is no sum over windows,
+    or the memory is the same for all its points. If it `sums_products`, a window has several
+    points: one product for each element is no work for a tile.
     """
 
     name: str
     extent: int
     elems: int
     fixed: bool
-    is_summed: bool = False
+    sums_products: bool = False
 
     def window(self, block_elems: int) -> int | None:
         """How many points it has in a block; None if a block has no whole number of them."""
@@ -41,7 +42,7 @@ class MemoryStep:
         if self.fixed:
             return None
         points = max(1, block_elems // self.elems)
-        if points == 1 and self.is_summed:
+        if points == 1 and self.sums_products:
             return None
         is_whole = points == 1 or (points * self.elems == block_elems and self.extent % points == 0)
         return points if is_whole else None
@@ -64,10 +65,16 @@ def memory_steps(kernel: Kernel, params: Collection[str]) -> tuple[MemoryStep, .
         elems, rest = parts[0].constant, parts[1]
         is_summed = axis.name in reduced and accumulating(kernel) is not None
         is_fixed = elems <= 0 or (axis.name in reduced and not is_summed)
-        found.append(MemoryStep(axis.name, axis.extent.constant, elems, is_fixed, is_summed))
+        of_products = is_summed and _sums_products(kernel)
+        found.append(MemoryStep(axis.name, axis.extent.constant, elems, is_fixed, of_products))
     if rest is not ZERO or any(step.elems < 0 for step in found):
         return None
     return tuple(sorted(found, key=lambda step: -step.elems))
+
+
+def _sums_products(kernel: Kernel) -> bool:
+    """True if a kernel multiplies elements before it sums them."""
+    return any(isinstance(own, Compute) and own.op == "mul" for own in kernel.body)
 
 
 def block_sizes(steps: tuple[MemoryStep, ...]) -> list[int]:
@@ -154,12 +161,13 @@ def block_kernel(
     are memory of the block alone. Of the axis `trimmed`, if one is named, the last sizes are the
     first point and the number of points.
     """
+    reduced = {axis.name for axis in kernel.reduction}
     sizes, shift, own = [], dict[str, Expr](), dict[str, Expr]()
     extents = {axis.name: axis.extent.as_int() for axis in (*kernel.outer, *kernel.reduction)}
     for number, (name, points) in enumerate(windows.items()):
         size = SizeSymbol(f"s{number}", 0, extents[name] - points)
         sizes.append(size)
-        own[name] = ZERO if points == 1 else symbol(name)
+        own[name] = ZERO if points == 1 and name not in reduced else symbol(name)
         shift[name] = own[name] + symbol(size.name)
         extents[name] = points
     lengths = {name: as_expr(extent) for name, extent in extents.items()}

@@ -221,7 +221,7 @@ def flash_statistics(operands: GradientOperands, dtype: DType) -> Made:
         FixedParam("HEADS", heads.as_int()),
         FixedParam("WIDTH", width.as_int()),
         FixedParam("BLOCK", _BLOCK),
-        FixedParam("WIDTH_BLOCK", _filled(width)),
+        FixedParam("WIDTH_BLOCK", filled_width(width)),
     )
     options = (("num_warps", 4),)
     kernel = UserKernel(_STATISTICS_ENTRY, _STATISTICS_SOURCE, _STATISTICS_ENTRY, params, options)
@@ -252,7 +252,7 @@ def flash_gradients(
         "IS_CAUSAL": is_causal,
         "HAS_MASK": operands.mask is not None,
         "BLOCK": _BLOCK,
-        "WIDTH_BLOCK": _filled(width),
+        "WIDTH_BLOCK": filled_width(width),
     }
     numbers, passed = number_params(sizes, steps)
     params = (
@@ -290,5 +290,6 @@ def _sum_steps(sums: StridedView) -> dict[str, Expr]:
     return steps
 
 
-def _filled(width: Expr) -> int:
+def filled_width(width: Expr) -> int:
+    """The elements of a head of this width in registers, a power of two."""
     return max(_LEAST_WIDTH, 1 << (width.as_int() - 1).bit_length())

@@ -21,6 +21,7 @@ from optimizer_svc.analysis.templates import (
     DEPTHWISE_WEIGHT,
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
+    FLASH_MASK_GRADIENT,
     NIBBLE_PRODUCT,
     PAGED_ATTENTION_PARTS,
     PAGED_FLASH_ATTENTION,
@@ -34,6 +35,7 @@ from optimizer_svc.kernels.flash_gradients import (
     flash_gradients,
     flash_statistics,
 )
+from optimizer_svc.kernels.flash_mask_gradient import flash_mask_gradient
 from optimizer_svc.kernels.nibble_product import nibble_product
 
 
@@ -118,6 +120,17 @@ def _flash_gradients(step: TemplateStep, _target: TargetFacts) -> _Launches:
     )
 
 
+def _flash_mask_gradient(step: TemplateStep, _target: TargetFacts) -> _Launches:
+    (result,) = step.node.types
+    scale = step.node.attr("scale")
+    if not isinstance(scale, float):
+        raise _incomplete(step)
+    names = ("query", "key", "value", "grad", "statistics", "mask")
+    named = dict(zip(names, step.views, strict=True))
+    dtypes = (step.dtypes[0], result.dtype)
+    return (TemplateLaunch(*flash_mask_gradient(named, dtypes, scale, result.shape[0].as_int())),)
+
+
 def _nibble_product(step: TemplateStep, target: TargetFacts) -> _Launches:
     (result,) = step.node.types
     centre = step.node.attr("centre")
@@ -175,6 +188,7 @@ _TEMPLATES: Mapping[str, Callable[[TemplateStep, TargetFacts], _Launches]] = {
     FLASH_ATTENTION: _flash_attention,
     PAGED_FLASH_ATTENTION: _flash_attention,
     FLASH_GRADIENTS: _flash_gradients,
+    FLASH_MASK_GRADIENT: _flash_mask_gradient,
     NIBBLE_PRODUCT: _nibble_product,
     DEPTHWISE: _depthwise,
     DEPTHWISE_IMAGE: _depthwise,

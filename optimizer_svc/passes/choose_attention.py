@@ -47,6 +47,7 @@ from optimizer_svc.analysis.score_blocks import least_block_elems
 from optimizer_svc.analysis.templates import ATTENTION_BACKWARD
 from optimizer_svc.analysis.verdicts import Refused
 from optimizer_svc.ir.contraction_choice import ContractionChoice, Index, ScoreValues
+from optimizer_svc.kernels.flash_mask_gradient import tiles_of
 
 _SAVING = "kernelfarm.attention_saving.default"
 ATTENTION = (
@@ -57,6 +58,10 @@ ATTENTION = (
 """The last two also return log-sum-exps, for gradients."""
 # The keys of a program that computes gradients.
 _PROGRAM_KEYS = 128
+# Parts of a mask's gradient cost a large batch less than a small one loses without them.
+_LIKELY_VARYING = 8
+# The tiles of scores that a part of a mask's gradient has at least.
+_PART_TILES = 4
 
 
 def choose_attention(graph: Graph, target: TargetFacts) -> ContractionChoice:
@@ -135,6 +140,7 @@ def _choose_templates(
     pages: dict[int, PagedOperands] = {}
     whole: set[int] = set()
     by_heads: set[int] = set()
+    mask_parts: dict[int, int] = {}
     notes: Counter[str] = Counter()
     for node in nodes:
         spend(8)
@@ -158,8 +164,12 @@ def _choose_templates(
         if verdict is None:
             whole.add(node.results[0])
             by_heads |= _by_heads(facts, node, target.flash_attention)
-        by = "kernels" if verdict is None else f"the framework: {verdict.reason}"
-        notes[f"of gradients by {by}"] += 1
+            own_parts = _mask_parts(facts, node, target.flash_attention, read)
+            mask_parts |= own_parts
+            kinds = f"gradients{', also of a mask,' * bool(own_parts)}"
+            notes[f"of {kinds} by kernels"] += 1
+        else:
+            notes[f"of gradients by the framework: {verdict.reason}"] += 1
     chosen = frozenset((*parts, *whole))
     return ContractionChoice(
         chosen,
@@ -168,6 +178,7 @@ def _choose_templates(
         pages=pages,
         whole=frozenset(whole),
         by_heads=frozenset(by_heads),
+        mask_parts=mask_parts,
     )
 
 
@@ -298,6 +309,28 @@ def _by_heads(facts: GraphFacts, node: Node, known: FlashAttentionFacts | None) 
     programs = likely_groups(facts, key) * -(-keys // _PROGRAM_KEYS)
     is_few = known is not None and programs < known.least_programs
     return {node.results[0]} if is_few and query.shape[1] is not key.shape[1] else set()
+
+
+def _mask_parts(
+    facts: GraphFacts, node: Node, known: FlashAttentionFacts | None, read: set[int]
+) -> dict[int, int]:
+    """Into how many parts programs divide the sum of a mask's gradient; none if it is not read.
+
+    Few tiles of the mask fill the chip only in parts, each of which has some tiles of scores. If
+    the mask's sizes vary, so would the memory of all parts, and it usually has many tiles.
+    """
+    if known is None or read.isdisjoint(node.results[3:]):
+        return {}
+    query, key, _, mask = (facts.types[value] for value in operands(node)[3:])
+    tiles = tiles_of(mask.shape)
+    if not tiles.is_constant:
+        return {node.results[0]: 1}
+    sizes = likely_sizes(facts.graph.symbols)
+    few = {name: min(size, _LIKELY_VARYING) for name, size in sizes.items()}
+    of_scores = likely_elems((tiles_of((*query.shape[:3], key.shape[2])),), few)
+    count = tiles.constant
+    most = min(known.least_programs // count, of_scores // count // _PART_TILES)
+    return {node.results[0]: max(1, most)}
 
 
 def _no_attention(facts: GraphFacts, node: Node) -> Refused | None:

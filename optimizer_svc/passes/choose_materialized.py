@@ -92,7 +92,7 @@ def choose_materialized(
         blocked=frozenset().union(*(choice.blocked for choice in contractions)),
         causal=frozenset().union(*(choice.causal_scores for choice in contractions)),
         turned_causal=frozenset().union(*(c.turned_causal_scores for c in contractions)),
-        ends=frozenset(m.queries for c in contractions for m in c.gradients.values()),
+        ends=frozenset().union(*(choice.ends for choice in contractions)),
     )
 
 

@@ -35,6 +35,7 @@ from optimizer_svc.analysis.templates import (
     ATTENTION_PARTS,
     FLASH_ATTENTION,
     FLASH_GRADIENTS,
+    FLASH_MASK_GRADIENT,
     PAGED_ATTENTION_PARTS,
     PAGED_FLASH_ATTENTION,
 )
@@ -176,6 +177,32 @@ class _Writer(ContractionWriter):
             one = one_result(node, number)
             found = self._summed(one, made) if number and is_by_heads else made
             self.finish(one, "permute", found, dims=(0, 2, 1, 3))
+        if node.results[0] in self.choice.mask_parts:
+            self._compute_mask_gradient(node, results[3])
+
+    def _compute_mask_gradient(self, node: Node, statistics: int) -> None:
+        """Appends the gradient of the mask by a template kernel, and the sum of its parts."""
+        grad, _, _, query, key, value, mask = operands(node)
+        parts, own = self.choice.mask_parts[node.results[0]], one_result(node, 3)
+        dtype = own.types[0].dtype if parts == 1 else DType.F32
+        shape = (as_expr(parts), *own.types[0].shape)
+        made = TensorType(dtype, shape, contiguous_strides(shape))
+        attrs = _stated(node, "node", "scale")
+        attrs |= {"is_contraction": False, "op": FLASH_MASK_GRADIENT}
+        read, found = (query, key, value, grad, statistics, mask), self.fresh(made)
+        self.nodes.append(
+            replace(
+                node,
+                args=tuple(map(Ref, read)),
+                attrs=normal_attrs(attrs),
+                results=(found,),
+                types=(made,),
+            )
+        )
+        if parts > 1:
+            found = self.add(node, "sum", found, dims=(0,))
+            found = self.add(node, "convert", found, dtype=own.types[0].dtype)
+        self.finish(own, "reshape", found, shape=own.types[0].shape)
 
     def _summed(self, node: Node, made: int) -> int:
         """Gradients (batch, keys, heads of keys, width): sums over the queries' heads of each."""

@@ -2,7 +2,8 @@
 
     p  = exp(k @ q.T * scale + mask - log-sum-exps)
     ds = p * (v @ grad.T - sum(grad * output; width))
-    gradients: of v: p @ grad, of k: ds @ q * scale, of q: ds.T @ k * scale
+    gradients: of v: p @ grad, of k: ds @ q * scale, of q: ds.T @ k * scale,
+               of a mask: ds, summed over the axes along which the mask repeats
 
 Scores are (keys, queries) here, so that the terms of both sums over queries are adjacent in memory.
 If p and ds are rounded for instructions that multiply pairs of adjacent terms, the third product is
@@ -75,6 +76,8 @@ class _Writer(ContractionWriter):
         self._of_queries(node, own, key, made)
         self._of_keys(node, 1, made.scores, own.query)
         self._of_keys(node, 2, made.shares, own.grad)
+        if node.results[0] in self.choice.mask_gradients:
+            self._of_mask(one_result(node, 3), made)
 
     def _shares(self, node: Node, own: _Heads, key: int, masks: list[int]) -> None:
         """Appends the weights of values (b, g, h, s, q)."""
@@ -145,6 +148,30 @@ class _Writer(ContractionWriter):
         if heads.constant > 1:
             found = self.add(node, "sum", found, dims=(3,))
         self._finish(node, number, found)
+
+    def _of_mask(self, node: Node, made: GradientValues) -> None:
+        """Appends the gradient of the mask, which is the only result of `node`.
+
+        Scores (b, g, h, s, q) are summed over the axes along which the mask repeats.
+        """
+        (tensor,), shape = node.types, self.types[made.scores].shape
+        extents = (*(ONE,) * (4 - tensor.rank), *tensor.shape)
+        axes = ((0,), (1, 2), (4,), (3,))
+        repeated = [axis for own, n in zip(axes, extents, strict=True) if n is ONE for axis in own]
+        summed = tuple(sorted(axis for axis in repeated if shape[axis] is not ONE))
+        found = made.scores
+        if summed:
+            self.add(node, "sum", self.wide(node, found), dims=summed)
+            found = self.name_last(made.mask)
+        if self.types[found].dtype is not tensor.dtype:
+            found = self.add(node, "convert", found, dtype=tensor.dtype)
+        kept = [axis for axis in (0, 1, 2, 4, 3) if axis not in summed]
+        found = self.add(
+            node, "permute", found, dims=tuple(sorted(kept).index(axis) for axis in kept)
+        )
+        if made.mask in self.choice.strides:
+            found = self.name_last(made.mask)
+        self.finish(node, "reshape", found, shape=tensor.shape)
 
     def _finish(self, node: Node, number: int, found: int) -> None:
         """Appends a gradient with its old result, from (b, length, heads..., width)."""

@@ -193,6 +193,116 @@ def flash_gradient_cases() -> Iterator[Case]:
         yield replace(made, name=f"gradients of {made.name}", has_gradients=True)
 
 
+def mask_gradient_cases() -> Iterator[Case]:
+    """Gradients of masks of numbers: Swin's and T5's biases, and each way in which masks repeat."""
+    for dtype in HALVES:
+        for windows, images, heads in ((1, 64, 3), (4, 8, 6), (16, 2, 3)):
+            yield case(
+                f"gradients of a bias of windows {dtype}, {windows} of {images} images, {heads}",
+                _attend_windows,
+                partial(_window_operands, windows, images, heads, dtype=dtype),
+                has_gradients=True,
+            )
+        yield case(
+            f"gradients of a bias of distances {dtype}",
+            _attend_distances,
+            partial(_distance_operands, 4, 8, 300, dtype=dtype),
+            has_gradients=True,
+        )
+    for mask in ((1, 8, 70), (2, 8, 70), (2, 1, 70), (1, 1, 70), (2, 8, 1), (1, 8, 1), (2, 1, 1)):
+        for width in (40, 64, 128):
+            yield case(
+                f"gradients of a mask {mask} of numbers, {width}",
+                _attend,
+                partial(_operands_with_bias, mask, (2, 8, 70, width), (2, 4, 257, width)),
+                has_gradients=True,
+            )
+    sizes = ((2, 200), (3, 77), (24, 65))
+    yield case(
+        "gradients of a mask of numbers of varying sizes",
+        _attend_biased_in_heads,
+        *(partial(_operands_with_bias, (1, 16, n), (b, n, 1024), (b, n, 256)) for b, n in sizes),
+        dynamic=True,
+        has_gradients=True,
+    )
+
+
+def _attend_windows(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    table: torch.Tensor,
+    places: torch.Tensor,
+    is_seen: torch.Tensor,
+) -> torch.Tensor:
+    """Swin: shifted windows (windows, n, n) have a mask, all images a table of numbers of heads."""
+    length = query.shape[2]
+    mask = table[places].view(length, length, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
+    if is_seen.shape[0] > 1:
+        hidden = torch.where(is_seen, 0.0, -100.0).to(mask.dtype)[None, :, None]
+        hidden = hidden.expand(query.shape[0] // is_seen.shape[0], -1, -1, -1, -1)
+        mask = mask + hidden.reshape(-1, 1, length, length)
+    return _attend(query, key, value, mask)
+
+
+def _window_operands(
+    windows: int, images: int, heads: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    """Windows of 49 pixels with heads of 32; a pixel has a place in the table for each other."""
+    shape = (windows * images, heads, 49, 32)
+    table = floats(169, heads, dtype=dtype, seed=4)
+    at = torch.arange(7)
+    down, across = (at[:, None, None, None] - at[:, None]), (at[:, None, None] - at)
+    numbers = ((down + 6) * 13 + across + 6).reshape(-1)
+    is_seen = floats(windows, 49, 49, seed=5) > -1
+    return (*_operands(shape, shape, dtype=dtype), table, numbers, is_seen)
+
+
+def _attend_distances(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    table: torch.Tensor,
+    is_seen: torch.Tensor,
+) -> torch.Tensor:
+    """T5: a number for each head and each of 32 ranges of distances, hidden keys, no scale."""
+    at = torch.arange(query.shape[2], device=query.device)
+    apart = (at[None, :] - at[:, None]).clamp(-15, 16) + 15
+    bias = functional.embedding(apart, table).permute(2, 0, 1).unsqueeze(0)
+    mask = torch.where(is_seen, bias, torch.finfo(bias.dtype).min).contiguous()
+    return _attend(query, key, value, mask, scale=1.0)
+
+
+def _distance_operands(
+    batch: int, heads: int, length: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, ...]:
+    shape = (batch, heads, length, 64)
+    query, key, value = _operands(shape, shape, dtype=dtype)
+    is_seen = floats(batch, 1, 1, length, seed=5) > -1
+    return query * 0.125, key, value, floats(32, heads, dtype=dtype, seed=4), is_seen
+
+
+def _operands_with_bias(
+    mask: tuple[int, ...], query: tuple[int, ...], key: tuple[int, ...]
+) -> tuple[torch.Tensor, ...]:
+    """A mask of numbers with `mask` before the axis of the keys; it may hide all keys of a query.
+
+    Rows (batch, tokens, heads * width) have as many keys as tokens.
+    """
+    keys = key[-2]
+    bias = floats(*mask, keys, dtype=torch.bfloat16, seed=3)
+    bias = bias.masked_fill(bias < -1, -torch.inf)
+    if mask[-1] > 1:
+        bias[..., 0, :] = -torch.inf
+    return (*_operands(query, key), bias)
+
+
+def _attend_biased_in_heads(*operands: torch.Tensor) -> torch.Tensor:
+    """Shapes: (batch, tokens, heads * 64) each, then a mask of numbers (1, heads, tokens, keys)."""
+    *projected, mask = operands
+    return _attend_in_heads(*projected, attn_mask=mask)
+
+
 def _attend_packed(packed: torch.Tensor, is_causal: bool) -> torch.Tensor:
     """Shape: (batch, tokens, 3 * 8 * 64), scaled first, so that a kernel stores all three."""
     query, key, value = (packed * 1.5).unflatten(-1, (3, 8, 64)).permute(2, 0, 3, 1, 4)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.gpu.attention import attention_cases, flash_cases, flash_gradient_cases
+from tests.gpu.attention import (
+    attention_cases,
+    flash_cases,
+    flash_gradient_cases,
+    mask_gradient_cases,
+)
 from tests.gpu.case import Case
 from tests.gpu.depthwise import depthwise_cases
 from tests.gpu.half_types import half_type_cases
@@ -37,6 +42,7 @@ def all_cases(groups: Groups) -> Iterator[Case]:
     yield from paged_prefill_cases()
     yield from flash_cases()
     yield from flash_gradient_cases()
+    yield from mask_gradient_cases()
     yield from depthwise_cases()
     yield from pixel_cases()
     yield from window_cases()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kernelfarm.digest import named_user_kernel
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import ONE, ZERO, Expr, as_expr, symbol
+from kernelfarm.ir.graph_ir import contiguous_strides
 from kernelfarm.ir.triton.user_kernel import UserKernel
 from optimizer_svc.analysis.strided_views import StridedView
 from optimizer_svc.kernels.flash_gradients import (
@@ -14,6 +17,7 @@ from optimizer_svc.kernels.flash_gradients import (
     flash_gradients,
     flash_statistics,
 )
+from optimizer_svc.kernels.flash_mask_gradient import flash_mask_gradient
 from tests.support.built_templates import built, stage
 
 
@@ -113,6 +117,37 @@ def test_statistics_have_no_template() -> None:
         assert not variant.launch.spills
 
 
+def mask_kernel(shape: tuple[int, ...], parts: int) -> UserKernel:
+    """The gradient of a mask of this shape, for 64 sequences of 3 heads and 49 queries and keys."""
+    own = operands_of(64, 3, 49, 32, groups=None, keys=None, has_mask=False)
+
+    def dense(*sizes: int) -> StridedView:
+        extents = tuple(map(as_expr, sizes))
+        return StridedView(0, extents, contiguous_strides(extents))
+
+    named = {
+        "query": own.query,
+        "key": own.key,
+        "value": own.value,
+        "grad": own.grad,
+        "statistics": dense(64, 3, 2, 64),
+        "mask": dense(*shape),
+    }
+    dtypes = (DType.BF16, DType.BF16 if parts == 1 else DType.F32)
+    return named_user_kernel(flash_mask_gradient(named, dtypes, 0.125, parts)[0])
+
+
+@pytest.mark.parametrize(("shape", "parts"), [((3, 49, 49), 16), ((64, 1, 1, 49), 1)])
+def test_gradients_of_a_mask_stay_in_registers(shape: tuple[int, ...], parts: int) -> None:
+    """Nothing is added in memory, so sums do not depend on the order of programs."""
+    for variant in built(mask_kernel(shape, parts)):
+        assert not variant.launch.spills
+        ptx = stage(variant, "ptx")
+        assert "wgmma.mma_async" in ptx
+        assert not re.search(r"\b(red|atom)\.", ptx)
+
+
 def test_other_chips_compile_the_source() -> None:
-    variants = built(kernel_of(1, 2, 100, 64), "rocm:gfx942")
-    assert not any(variant.launch.tensor_maps for variant in variants)
+    for kernel in (kernel_of(1, 2, 100, 64), mask_kernel((3, 49, 49), 16)):
+        variants = built(kernel, "rocm:gfx942")
+        assert not any(variant.launch.tensor_maps for variant in variants)

@@ -276,3 +276,63 @@ def test_many_heads_of_keys_in_pages_are_read_where_they_are() -> None:
     many = PAGES.replace("[2, ", "[130, ").replace("{2}, {160}", "{130}, {160}")
     found = choose_attention(parse_graph(many), target_facts("cuda:sm_90a"))
     assert found.notes == ("attention: 1 of one query, keys in 1 parts, in pages, by kernels",)
+
+
+BIAS = """\
+graph prims 1
+%0: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1] = input "queries"
+%1: f32[24, 4, 49]@[196, 49, 1] = input "sums"
+%2: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1] = input "keys"
+%3: bf16[4, 49, 49]@[2401, 49, 1] = input "bias"
+%10: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1], %11: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1], %12: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1], %13: bf16[4, 49, 49]@[2401, 49, 1] = extern(%0, %0, %1, %0, %2, %2, %3; is_contraction=true, node=0, op="kernelfarm.attention_backward.default", scale=0.5) from [0]
+return %10: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1], %13: bf16[4, 49, 49]@[2401, 49, 1]
+"""
+
+
+@pytest.mark.golden
+def test_gpus_compute_the_gradient_of_a_mask() -> None:
+    assert_golden(
+        before_and_after("choose-attention", BIAS, "cuda:sm_90a").partition("-- after")[2],
+        """\
+: attention
+by kernels: %10
+attention: 1 of gradients, also of a mask, by kernels
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "parts"), [("1", 1), ("7", 1), ("8", 2), ("256", 64), ("2048", 132), ("n", 2)]
+)
+def test_programs_for_the_gradient_of_a_mask_fill_the_chip(batch: str, parts: int) -> None:
+    """Four tiles of the mask have one tile of scores for each sequence."""
+    text = BIAS.replace("[24, ", f"[{batch}, ").replace(
+        "prims 1\n", "prims 1\nsize n from 2 to 99\n"
+    )
+    found = choose_attention(parse_graph(text), target_facts("cuda:sm_90a"))
+    assert found.mask_parts == {10: parts}
+
+
+def test_masks_of_varying_sizes_are_summed_whole() -> None:
+    """Their tiles are usually many, and memory would hold as many masks as there are parts."""
+    text = BIAS.replace("[24, ", "[2048, ").replace("2, 49, 32]", "2, n, 32]")
+    text = text.replace("[4, 49, 49]", "[4, 49, n]").replace(
+        "prims 1\n", "prims 1\nsize n from 1\n"
+    )
+    found = choose_attention(parse_graph(text), target_facts("cuda:sm_90a"))
+    assert found.mask_parts == {10: 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("(%0, %0, %1, %0, %2, %2, %3;", "(%0, %0, %1, %0, %2, %2;", "other operands"),
+        ("%13: bf16[4, 49, 49]", "%13: bf16[49, 4, 49]", "other operands"),
+        ("; is_con", "; is_causal=true, is_con", "a mask has gradients beside a causal one"),
+        ("bf16[4, 49, 49]", "bf16[4, 49, 1]", "a mask that is one for all keys has gradients"),
+    ],
+)
+def test_gradients_with_another_mask_s_are_the_framework_s(old: str, new: str, reason: str) -> None:
+    found = choose_attention(parse_graph(BIAS.replace(old, new)), target_facts("cuda:sm_90a"))
+    assert not found.results
+    assert found.notes == (f"attention: 1 of gradients by the framework: {reason}",)

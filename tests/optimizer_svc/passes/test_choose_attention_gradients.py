@@ -30,15 +30,15 @@ ONE = _BEFORE + "return %10: bf16[1, 4, 16, 8]@[512, 8, 32, 1]\n"
 
 
 @pytest.mark.golden
-def test_gradients_with_a_scale_are_by_kernels_but_for_those_of_a_mask() -> None:
+def test_gradients_with_a_scale_are_by_kernels() -> None:
     found = before_and_after("choose-attention-gradients", LAYERS, TARGET)
     assert_golden(
         found.partition("-- after")[2],
         """\
 : attention_gradients
-by kernels: %10
+by kernels: %10, %20
 attention: 1 of gradients by kernels
-attention: 1 of gradients by the framework: the mask has gradients, too
+attention: 1 of gradients, also of a mask, by kernels
 attention: 1 of gradients by the framework: the scale varies, or results must not depend on scheduling
 """,
     )
@@ -86,3 +86,28 @@ def test_pairs_are_rounded_where_the_processor_multiplies_them() -> None:
     assert facts.attention is not None
     plain = replace(facts, attention=replace(facts.attention, rounded_shares=()))
     assert not choose_attention_gradients(graph, plain).rounded
+
+
+BIAS = LAYERS.partition("%10:")[0] + "%20:" + _REST.partition("%30:")[0]
+BIAS += "return %23: bf16[1, 4, 16, 20]@[1280, 320, 20, 1]\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("%23: bf16[1, 4, 16, 20]@", "%23: bf16[1, 16, 4, 20]@", "other operands"),
+        ("%2, %2, %3;", "%2, %2;", "other operands"),
+        ("; is_con", "; is_causal=true, is_con", "a mask has gradients beside a causal one"),
+        (
+            "bf16[1, 4, 16, 20]",
+            "bf16[1, 4, 16, 1]",
+            "a mask that is one for all keys has gradients",
+        ),
+    ],
+)
+def test_gradients_with_another_mask_s_are_the_framework_s(old: str, new: str, reason: str) -> None:
+    found = choose_attention_gradients(parse_graph(BIAS), target_facts(TARGET))
+    assert found.mask_gradients == {20}
+    found = choose_attention_gradients(parse_graph(BIAS.replace(old, new)), target_facts(TARGET))
+    assert not found.results
+    assert found.notes == (f"attention: 1 of gradients by the framework: {reason}",)
