@@ -27,7 +27,7 @@ from kernelfarm.client.capture.short_trace import short_trace
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.wait_budget import WaitBudget
 from kernelfarm.client.farm_compiler import FarmCompiler, eager_calls
-from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.loaders.by_device import device_support, target_of
 from kernelfarm.client.process.exported_spans import start_client_export
 from kernelfarm.client.process.garbage_collection import no_collections
 from kernelfarm.client.programs.cuda_graphs import (
@@ -148,9 +148,10 @@ def _compiled(
     if short is not None and (packaging is None or (cache and cache.known is not None)):
         return short
     if packaging is None:
-        return traced(gm, inputs, forward, inference, backward)
+        return traced(gm, inputs, forward, inference, backward, target_of=target_of)
     with packaging.storing_graphs():
-        return traced(gm, inputs, *map(packaging.storing, (forward, inference, backward)))
+        compilers = map(packaging.storing, (forward, inference, backward))
+        return traced(gm, inputs, *compilers, target_of=target_of)
 
 
 def _frozen(

@@ -26,7 +26,7 @@ def capturing(
         with unset_fake_temporarily():
             return make_boxed_func(compile_graph(capture(gm), gm))
 
-    return backend_around(compiler, target)
+    return backend_around(compiler, lambda _: target)
 
 
 def recording(
@@ -35,7 +35,7 @@ def recording(
     """A backend that appends each graph to `found`, except graphs without work.
 
     If `runs` is false, graphs are not executed: their results have the right shapes and no values.
-    `target` is that of the programs, by default that of the device.
+    `target` is that of the programs; training graphs depend on it.
     """
 
     def record(captured: CapturedGraph, gm: fx.GraphModule) -> Run:

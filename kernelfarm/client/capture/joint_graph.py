@@ -10,6 +10,9 @@ from torch import fx
 
 from kernelfarm.client.pytorch.private import OpOverload
 
+TargetOf = Callable[[torch.device], str | None]
+"""Gives the target of programs for a device; None if it has none."""
+
 _ATEN = torch.ops.aten
 
 

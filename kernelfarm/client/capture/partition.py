@@ -7,36 +7,25 @@ from typing import Any
 import torch
 from torch import fx
 
+from kernelfarm.client.capture.joint_graph import TargetOf
 from kernelfarm.client.capture.recomputed_log_softmax import recompute_log_softmax
 from kernelfarm.client.capture.recomputed_norms import recompute_norms
 from kernelfarm.client.capture.saved_images import lay_out_saved_images
-from kernelfarm.client.loaders.by_device import device_support
-from kernelfarm.client.loaders.contract import NotRunnableHereError
 from kernelfarm.client.pytorch.private import min_cut_rematerialization_partition
 
 
-def partition(joint: fx.GraphModule, inputs: Any, target: str | None, **options: Any) -> Any:
+def partition(joint: fx.GraphModule, inputs: Any, target_of: TargetOf, **options: Any) -> Any:
     """The forward and the backward graph of a joint graph; PyTorch's minimum cut divides it.
 
     The backward graph computes again what costs nothing there: pointwise work, which its kernels
-    fuse with their own, never a product or a reduction. So less is saved for it. `target` is that
-    of the graph's programs, by default that of its device.
+    fuse with their own, never a product or a reduction. So less is saved for it.
     """
     _drop_detach(joint)
     recompute_norms(joint)
     recompute_log_softmax(joint)
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **options)
-    target_of = _target_of if target is None else lambda _: target
     lay_out_saved_images(forward, backward, options["num_fwd_outputs"], target_of)
     return forward, backward
-
-
-def _target_of(device: torch.device) -> str | None:
-    """The target of a device; None if this machine has no such device."""
-    try:
-        return device_support(device).target
-    except NotRunnableHereError:
-        return None
 
 
 def _drop_detach(joint: fx.GraphModule) -> None:

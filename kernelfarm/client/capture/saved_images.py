@@ -9,13 +9,13 @@ once; only without one is the clone a copy.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
-from kernelfarm.client.capture.joint_graph import GraphWriter, is_pointwise, value_of
+from kernelfarm.client.capture.joint_graph import GraphWriter, TargetOf, is_pointwise, value_of
 from kernelfarm.client.pytorch.private import statically_known_true
 from kernelfarm.targets import all_targets
 
@@ -57,11 +57,11 @@ def lay_out_saved_images(
     forward: fx.GraphModule,
     backward: fx.GraphModule,
     results: int,
-    target_of: Callable[[torch.device], str | None],
+    target_of: TargetOf,
 ) -> None:
     """Has a forward graph return the images behind its `results` channels last, in place.
 
-    `target_of` gives a device's target, None if it has none. Nothing changes where the backward
+    Nothing changes where the backward
     graph could not run as it was captured.
     """
     found = _saved(forward, backward, results)
@@ -162,7 +162,7 @@ def _is_free(node: fx.Node, read: fx.Node) -> bool:
     return all(user.target in _READING or is_pointwise(user) for user in read.users)
 
 
-def _gains(value: torch.Tensor, target_of: Callable[[torch.device], str | None]) -> bool:
+def _gains(value: torch.Tensor, target_of: TargetOf) -> bool:
     """True if the target's convolutions of 16 bits, and their gradients, save bytes by it."""
     if value.dtype not in (*_NARROW, *_OF_WINDOWS):
         return False

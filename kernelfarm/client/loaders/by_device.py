@@ -32,6 +32,18 @@ def device_support(device: torch.device) -> DeviceSupport:
     return _support(device.type, index or 0)
 
 
+def target_of(device: torch.device) -> str | None:
+    """The target of a device; None if no loader knows this kind of device.
+
+    Raises:
+        UnavailableError: the loader of a vendor's package cannot be imported.
+    """
+    try:
+        return device_support(device).target
+    except NotRunnableHereError:
+        return None
+
+
 def host_support() -> DeviceSupport:
     """Target and loader for tensors in this machine's memory.
 

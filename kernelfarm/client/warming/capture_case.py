@@ -30,7 +30,7 @@ from kernelfarm.client.capture.product_fragments import product_fragments
 from kernelfarm.client.capture.tracing import traced
 from kernelfarm.client.farm.access import FarmAccess
 from kernelfarm.client.farm.compile_options import CompileOptions
-from kernelfarm.client.loaders.by_device import device_support
+from kernelfarm.client.loaders.by_device import device_support, target_of
 from kernelfarm.client.pytorch.private import (
     _pytree,
     make_boxed_func,
@@ -105,7 +105,8 @@ class _Collector:
             return make_boxed_func(traced_module.forward)
 
         inputs, target = order.of(example_inputs), self.wanted.target
-        compiled = traced(order.module, inputs, training, inference, target=target)
+        targets = target_of if target is None else lambda _: target
+        compiled = traced(order.module, inputs, training, inference, target_of=targets)
         return order.called_as_before(compiled)
 
     def _collect(

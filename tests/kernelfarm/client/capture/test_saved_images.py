@@ -89,7 +89,7 @@ def test_images_of_16_bits_are_saved_channels_last(dtype: torch.dtype, varies: b
     ("dtype", "target"),
     [
         (torch.float32, GPU),  # not measured
-        (torch.bfloat16, None),  # this machine's processor
+        (torch.bfloat16, None),  # a device without programs
         (torch.bfloat16, "cpu:x86-64-v3"),
         (torch.bfloat16, "rocm:gfx942"),
     ],
