@@ -203,7 +203,8 @@ class FlashAttentionFacts:
 
     `types` are the types of its elements; heads have `least_width` to `most_width` of them. With
     fewer than `least_programs`, programs for gradients take one head of queries each, and those for
-    the gradient of a mask sum parts of it. If the chip has code of its own for the template that
+    the gradient of a mask sum parts of it. The framework computes gradients, also of a mask, with
+    fewer than `least_masked` queries or keys. If the chip has code of its own for the template that
     cannot read some pages of a cache where they are, up to `most_rows_in_place` queries that share
     a head of keys read them by the template's source.
     """
@@ -213,6 +214,7 @@ class FlashAttentionFacts:
     most_width: int
     least_programs: int
     most_rows_in_place: int
+    least_masked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ class ConvolutionFacts:
     On a GPU, all images have at least `least_pixels` pixels together, and something is computed
     behind the convolution. A GPU's kernels also compute convolutions by windows of `windows` types,
     of images with up to four channels, or a multiple of `window_channels`; of several groups if
-    each has a multiple of `group_channels`, before and after the convolution (0: of none).
+    each has a multiple of `group_channels` (0: of none), and at least `least_group_channels`,
+    before and after the convolution.
     """
 
     one_pixel: tuple[str, ...]
@@ -268,6 +271,7 @@ class ConvolutionFacts:
     windows: tuple[str, ...] = ()
     window_channels: int = 1
     group_channels: int = 0
+    least_group_channels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,12 @@ def gradients_refused(
         return Refused("other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
-    has_mask_gradient = not read.isdisjoint(node.results[3:])
-    verdict = mask_gradient_refused(kinds, node) if has_mask_gradient else None
-    return verdict or _form_refused(kinds[3:], known)
+    if read.isdisjoint(node.results[3:]):
+        return _form_refused(kinds[3:], known)
+    likely = likely_sizes(facts.graph.symbols)
+    if min(likely_elems(kind.shape[2:3], likely) for kind in kinds[3:5]) < known.least_masked:
+        return Refused(f"a mask has gradients, of fewer than {known.least_masked} queries or keys")
+    return mask_gradient_refused(kinds, node) or _form_refused(kinds[3:], known)
 
 
 def mask_gradient_refused(kinds: list[TensorType], node: Node) -> Refused | None:

@@ -150,6 +150,8 @@ def _groups_refused(
     members = weight.shape[0].constant // window.groups, weight.shape[1].constant
     if any(count % multiple for count in members):
         return Refused(f"of groups, whose channels or results are no multiples of {multiple}")
+    if min(members) < known.least_group_channels:
+        return Refused(f"of groups of fewer than {known.least_group_channels} channels or results")
     return None
 
 

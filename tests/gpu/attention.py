@@ -214,7 +214,7 @@ def mask_gradient_cases() -> Iterator[Case]:
             yield case(
                 f"gradients of a mask {mask} of numbers, {width}",
                 _attend,
-                partial(_operands_with_bias, mask, (2, 8, 70, width), (2, 4, 257, width)),
+                partial(_operands_with_bias, mask, (2, 8, 70, width), (2, 8, 257, width)),
                 has_gradients=True,
             )
     sizes = ((2, 200), (3, 77), (24, 65))

@@ -117,13 +117,13 @@ TARGET = target_facts("cuda:sm_90a")
 
 
 def any_channels(form: Form) -> TargetFacts:
-    """The target with convolutions of any channels by kernels; so slow that it needs slices."""
+    """The target with convolutions of few channels by kernels; so slow that it needs slices."""
     known, gpu = TARGET.convolutions, TARGET.gpu
     assert known is not None
     assert gpu is not None
     if form.has_slices:
         gpu = replace(gpu, multiply_adds_per_cycle=1)
-    convolutions = replace(known, window_channels=8)
+    convolutions = replace(known, window_channels=8, least_group_channels=16)
     return replace(TARGET, convolutions=convolutions, gpu=gpu)
 
 

@@ -23,17 +23,17 @@ DEPTHWISE = (_TEXTS / "depthwise_convolution.graph").read_text(encoding="utf-8")
 WINOGRAD = (_TEXTS / "winograd_convolution.graph").read_text(encoding="utf-8")
 
 
-def grouped_convolution(window: str = "[2, 2, 2, 1, 2, 2, 2]", weight: str = "32, 16") -> str:
+def grouped_convolution(window: str = "[2, 2, 2, 1, 2, 2, 2]", weight: str = "64, 32") -> str:
     """A convolution of two groups by 3 x 3 pixels with strides, padding and dilation."""
     members = 9 * int(weight.split(", ")[1])
     return f"""\
 graph prims 1
-%0: bf16[2, 32, 9, 12]@[3456, 1, 384, 32] = input "x"
+%0: bf16[2, 64, 9, 12]@[6912, 1, 768, 64] = input "x"
 %1: bf16[{weight}, 3, 3]@[{members}, 9, 3, 1] = input "w"
-%2: bf16[2, 32, 5, 5]@[800, 1, 160, 32] = extern(%0, %1; is_contraction=true, node=0, \
+%2: bf16[2, 64, 5, 5]@[1600, 1, 320, 64] = extern(%0, %1; is_contraction=true, node=0, \
 op="aten.convolution.default", window={window}) from [0]
-%3: bf16[2, 32, 5, 5] = abs(%2) from [1]
-return %3: bf16[2, 32, 5, 5]@[800, 1, 160, 32]
+%3: bf16[2, 64, 5, 5] = abs(%2) from [1]
+return %3: bf16[2, 64, 5, 5]@[1600, 1, 320, 64]
 """
 
 

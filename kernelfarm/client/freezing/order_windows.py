@@ -92,4 +92,5 @@ def _has_groups_of_kernels(
     if known is None or not known.group_channels or weight.dim() != _RANK:
         return False
     members = weight.shape[0] // groups, weight.shape[1]
-    return not any(count % known.group_channels for count in members)
+    are_even = not any(count % known.group_channels for count in members)
+    return are_even and min(members) >= known.least_group_channels

@@ -280,12 +280,12 @@ def test_many_heads_of_keys_in_pages_are_read_where_they_are() -> None:
 
 BIAS = """\
 graph prims 1
-%0: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1] = input "queries"
-%1: f32[24, 4, 49]@[196, 49, 1] = input "sums"
-%2: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1] = input "keys"
-%3: bf16[4, 49, 49]@[2401, 49, 1] = input "bias"
-%10: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1], %11: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1], %12: bf16[24, 2, 49, 32]@[3136, 1568, 32, 1], %13: bf16[4, 49, 49]@[2401, 49, 1] = extern(%0, %0, %1, %0, %2, %2, %3; is_contraction=true, node=0, op="kernelfarm.attention_backward.default", scale=0.5) from [0]
-return %10: bf16[24, 4, 49, 32]@[6272, 1568, 32, 1], %13: bf16[4, 49, 49]@[2401, 49, 1]
+%0: bf16[24, 4, 64, 32]@[8192, 2048, 32, 1] = input "queries"
+%1: f32[24, 4, 64]@[256, 64, 1] = input "sums"
+%2: bf16[24, 2, 64, 32]@[4096, 2048, 32, 1] = input "keys"
+%3: bf16[4, 64, 64]@[4096, 64, 1] = input "bias"
+%10: bf16[24, 4, 64, 32]@[8192, 2048, 32, 1], %11: bf16[24, 2, 64, 32]@[4096, 2048, 32, 1], %12: bf16[24, 2, 64, 32]@[4096, 2048, 32, 1], %13: bf16[4, 64, 64]@[4096, 64, 1] = extern(%0, %0, %1, %0, %2, %2, %3; is_contraction=true, node=0, op="kernelfarm.attention_backward.default", scale=0.5) from [0]
+return %10: bf16[24, 4, 64, 32]@[8192, 2048, 32, 1], %13: bf16[4, 64, 64]@[4096, 64, 1]
 """
 
 
@@ -315,8 +315,8 @@ def test_programs_for_the_gradient_of_a_mask_fill_the_chip(batch: str, parts: in
 
 def test_masks_of_varying_sizes_are_summed_whole() -> None:
     """Their tiles are usually many, and memory would hold as many masks as there are parts."""
-    text = BIAS.replace("[24, ", "[2048, ").replace("2, 49, 32]", "2, n, 32]")
-    text = text.replace("[4, 49, 49]", "[4, 49, n]").replace(
+    text = BIAS.replace("[24, ", "[2048, ").replace("2, 64, 32]", "2, n, 32]")
+    text = text.replace("[4, 64, 64]", "[4, 64, n]").replace(
         "prims 1\n", "prims 1\nsize n from 1\n"
     )
     found = choose_attention(parse_graph(text), target_facts("cuda:sm_90a"))
@@ -327,12 +327,24 @@ def test_masks_of_varying_sizes_are_summed_whole() -> None:
     ("old", "new", "reason"),
     [
         ("(%0, %0, %1, %0, %2, %2, %3;", "(%0, %0, %1, %0, %2, %2;", "other operands"),
-        ("%13: bf16[4, 49, 49]", "%13: bf16[49, 4, 49]", "other operands"),
+        ("%13: bf16[4, 64, 64]", "%13: bf16[64, 4, 64]", "other operands"),
         ("; is_con", "; is_causal=true, is_con", "a mask has gradients beside a causal one"),
-        ("bf16[4, 49, 49]", "bf16[4, 49, 1]", "a mask that is one for all keys has gradients"),
+        ("bf16[4, 64, 64]", "bf16[4, 64, 1]", "a mask that is one for all keys has gradients"),
     ],
 )
 def test_gradients_with_another_mask_s_are_the_framework_s(old: str, new: str, reason: str) -> None:
     found = choose_attention(parse_graph(BIAS.replace(old, new)), target_facts("cuda:sm_90a"))
     assert not found.results
     assert found.notes == (f"attention: 1 of gradients by the framework: {reason}",)
+
+
+def test_gradients_of_few_queries_with_a_mask_s_are_the_framework_s() -> None:
+    few = BIAS.replace("[8192, 2048, 32, 1]", "[8064, 2016, 32, 1]").replace(
+        "4, 64, 64]", "4, 63, 64]"
+    )
+    few = few.replace("24, 4, 64", "24, 4, 63").replace("[256, 64, 1]", "[252, 63, 1]")
+    few = few.replace("[4096, 64, 1]", "[4032, 64, 1]")
+    found = choose_attention(parse_graph(few), target_facts("cuda:sm_90a"))
+    assert not found.results
+    (note,) = found.notes
+    assert note.endswith(": a mask has gradients, of fewer than 64 queries or keys")

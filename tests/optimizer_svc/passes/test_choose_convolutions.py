@@ -81,11 +81,11 @@ def test_groups_with_dilation_are_by_kernels() -> None:
         """\
 -- before choose-convolutions: graph
 graph prims 1
-%0: bf16[2, 32, 9, 12]@[3456, 1, 384, 32] = input "x"
-%1: bf16[32, 16, 3, 3]@[144, 9, 3, 1] = input "w"
-%2: bf16[2, 32, 5, 5]@[800, 1, 160, 32] = extern(%0, %1; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 2, 1, 2, 2, 2]) from [0]
-%3: bf16[2, 32, 5, 5] = abs(%2) from [1]
-return %3: bf16[2, 32, 5, 5]@[800, 1, 160, 32]
+%0: bf16[2, 64, 9, 12]@[6912, 1, 768, 64] = input "x"
+%1: bf16[64, 32, 3, 3]@[288, 9, 3, 1] = input "w"
+%2: bf16[2, 64, 5, 5]@[1600, 1, 320, 64] = extern(%0, %1; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 2, 1, 2, 2, 2]) from [0]
+%3: bf16[2, 64, 5, 5] = abs(%2) from [1]
+return %3: bf16[2, 64, 5, 5]@[1600, 1, 320, 64]
 -- after: convolutions
 by kernels: %0 -> %2
 convolutions: 1 by a window by kernels
@@ -96,14 +96,15 @@ convolutions: 1 by a window by kernels
 @pytest.mark.parametrize(
     ("window", "weight", "reason"),
     [
-        ("[2, 2, 2, 1, 2, 2, 4]", "32, 8", "of groups, whose channels or results are no multiples"),
-        ("[2, 2, 2, 1, 2, 2, 1]", "32, 16", "of other operands"),
-        ("[2, 2, 2, 1, 2, 2, 3]", "32, 16", "of other operands"),
-        ("[2, 2, 2, 1, 2, 2, 0]", "32, 16", "of other operands"),
-        ("[2, 2, 2, 1, 0, 2, 2]", "32, 16", "of other operands"),
-        ("[2, 2, 2, 1, 2, 3, 2]", "32, 16", "of other operands"),
-        ("[2, 2, 2, 1, 4294967295, 2, 2]", "32, 16", "of other operands"),
-        ("[2, 2, 5, 1, 2, 2, 2]", "32, 16", "of other operands"),
+        ("[2, 2, 2, 1, 2, 2, 8]", "64, 8", "of groups, whose channels or results are no multiples"),
+        ("[2, 2, 2, 1, 2, 2, 4]", "64, 16", "of groups of fewer than 32 channels or results"),
+        ("[2, 2, 2, 1, 2, 2, 1]", "64, 32", "of other operands"),
+        ("[2, 2, 2, 1, 2, 2, 3]", "64, 32", "of other operands"),
+        ("[2, 2, 2, 1, 2, 2, 0]", "64, 32", "of other operands"),
+        ("[2, 2, 2, 1, 0, 2, 2]", "64, 32", "of other operands"),
+        ("[2, 2, 2, 1, 2, 3, 2]", "64, 32", "of other operands"),
+        ("[2, 2, 2, 1, 4294967295, 2, 2]", "64, 32", "of other operands"),
+        ("[2, 2, 5, 1, 2, 2, 2]", "64, 32", "of other operands"),
     ],
 )
 def test_windows_that_do_not_fit_are_the_framework_s(window: str, weight: str, reason: str) -> None:

@@ -23,40 +23,40 @@ FORMATS = {"first": torch.contiguous_format, "last": torch.channels_last}
 
 @pytest.mark.golden
 def test_a_convolution_of_groups_becomes_a_product_by_the_pixels_of_windows() -> None:
-    """Of two groups of 16 channels, with strides, padding and dilation."""
+    """Of two groups of 32 channels, with strides, padding and dilation."""
     assert_golden(
         before_and_after("compute-convolutions", grouped_convolution(), "cuda:sm_90a"),
         """\
 -- before compute-convolutions: graph
 graph prims 1
-%0: bf16[2, 32, 9, 12]@[3456, 1, 384, 32] = input "x"
-%1: bf16[32, 16, 3, 3]@[144, 9, 3, 1] = input "w"
-%2: bf16[2, 32, 5, 5]@[800, 1, 160, 32] = extern(%0, %1; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 2, 1, 2, 2, 2]) from [0]
-%3: bf16[2, 32, 5, 5] = abs(%2) from [1]
-return %3: bf16[2, 32, 5, 5]@[800, 1, 160, 32]
+%0: bf16[2, 64, 9, 12]@[6912, 1, 768, 64] = input "x"
+%1: bf16[64, 32, 3, 3]@[288, 9, 3, 1] = input "w"
+%2: bf16[2, 64, 5, 5]@[1600, 1, 320, 64] = extern(%0, %1; is_contraction=true, node=0, op="aten.convolution.default", window=[2, 2, 2, 1, 2, 2, 2]) from [0]
+%3: bf16[2, 64, 5, 5] = abs(%2) from [1]
+return %3: bf16[2, 64, 5, 5]@[1600, 1, 320, 64]
 -- after: graph
 graph prims 1
-%0: bf16[2, 32, 9, 12]@[3456, 1, 384, 32] = input "x"
-%1: bf16[32, 16, 3, 3]@[144, 9, 3, 1] = input "w"
-%5: bf16[2, 9, 12, 32] = permute(%0; dims=[0, 2, 3, 1]) from [0]
-%4: bf16[32, 3, 3, 16] = permute(%1; dims=[0, 2, 3, 1]) from [0]
-%6: bf16[2, 13, 14, 32] = pad(%5; high=[{0}, {2}, {1}, {0}], low=[{0}, {2}, {1}, {0}], value=0.0) from [0]
-%7: bf16[2, 5, 5, 32, 3, 3] = window(%6; dilations=[{2}, {2}], dims=[1, 2], sizes=[{3}, {3}], strides=[{2}, {2}]) from [0]
-%8: bf16[2, 5, 5, 2, 16, 3, 3] = reshape(%7; shape=[{2}, {5}, {5}, {2}, {16}, {3}, {3}]) from [0]
-%9: bf16[2, 16, 3, 3, 16] = reshape(%4; shape=[{2}, {16}, {3}, {3}, {16}]) from [0]
-%10: bf16[2, 5, 5, 2, 3, 3, 16] = permute(%8; dims=[0, 1, 2, 3, 5, 6, 4]) from [0]
-%11: bf16[2, 16, 3, 3, 16] = permute(%9; dims=[0, 1, 2, 3, 4]) from [0]
-%12: f32[2, 5, 5, 2, 3, 3, 16] = convert(%10; dtype=f32) from [0]
-%13: f32[2, 5, 5, 2, 16, 3, 3, 16] = broadcast_in_dim(%12; dims=[0, 1, 2, 3, 5, 6, 7], shape=[{2}, {5}, {5}, {2}, {16}, {3}, {3}, {16}]) from [0]
-%14: f32[2, 16, 3, 3, 16] = convert(%11; dtype=f32) from [0]
-%15: f32[2, 5, 5, 2, 16, 3, 3, 16] = broadcast_in_dim(%14; dims=[3, 4, 5, 6, 7], shape=[{2}, {5}, {5}, {2}, {16}, {3}, {3}, {16}]) from [0]
-%16: f32[2, 5, 5, 2, 16, 3, 3, 16] = mul(%13, %15) from [0]
-%17: f32[2, 5, 5, 2, 16] = sum(%16; dims=[5, 6, 7]) from [0]
-%18: f32[2, 5, 5, 32] = reshape(%17; shape=[{2}, {5}, {5}, {32}]) from [0]
-%19: bf16[2, 5, 5, 32] = convert(%18; dtype=bf16) from [0]
-%2: bf16[2, 32, 5, 5] = permute(%19; dims=[0, 3, 1, 2]) from [0]
-%3: bf16[2, 32, 5, 5] = abs(%2) from [1]
-return %3: bf16[2, 32, 5, 5]@[800, 1, 160, 32]
+%0: bf16[2, 64, 9, 12]@[6912, 1, 768, 64] = input "x"
+%1: bf16[64, 32, 3, 3]@[288, 9, 3, 1] = input "w"
+%5: bf16[2, 9, 12, 64] = permute(%0; dims=[0, 2, 3, 1]) from [0]
+%4: bf16[64, 3, 3, 32] = permute(%1; dims=[0, 2, 3, 1]) from [0]
+%6: bf16[2, 13, 14, 64] = pad(%5; high=[{0}, {2}, {1}, {0}], low=[{0}, {2}, {1}, {0}], value=0.0) from [0]
+%7: bf16[2, 5, 5, 64, 3, 3] = window(%6; dilations=[{2}, {2}], dims=[1, 2], sizes=[{3}, {3}], strides=[{2}, {2}]) from [0]
+%8: bf16[2, 5, 5, 2, 32, 3, 3] = reshape(%7; shape=[{2}, {5}, {5}, {2}, {32}, {3}, {3}]) from [0]
+%9: bf16[2, 32, 3, 3, 32] = reshape(%4; shape=[{2}, {32}, {3}, {3}, {32}]) from [0]
+%10: bf16[2, 5, 5, 2, 3, 3, 32] = permute(%8; dims=[0, 1, 2, 3, 5, 6, 4]) from [0]
+%11: bf16[2, 32, 3, 3, 32] = permute(%9; dims=[0, 1, 2, 3, 4]) from [0]
+%12: f32[2, 5, 5, 2, 3, 3, 32] = convert(%10; dtype=f32) from [0]
+%13: f32[2, 5, 5, 2, 32, 3, 3, 32] = broadcast_in_dim(%12; dims=[0, 1, 2, 3, 5, 6, 7], shape=[{2}, {5}, {5}, {2}, {32}, {3}, {3}, {32}]) from [0]
+%14: f32[2, 32, 3, 3, 32] = convert(%11; dtype=f32) from [0]
+%15: f32[2, 5, 5, 2, 32, 3, 3, 32] = broadcast_in_dim(%14; dims=[3, 4, 5, 6, 7], shape=[{2}, {5}, {5}, {2}, {32}, {3}, {3}, {32}]) from [0]
+%16: f32[2, 5, 5, 2, 32, 3, 3, 32] = mul(%13, %15) from [0]
+%17: f32[2, 5, 5, 2, 32] = sum(%16; dims=[5, 6, 7]) from [0]
+%18: f32[2, 5, 5, 64] = reshape(%17; shape=[{2}, {5}, {5}, {64}]) from [0]
+%19: bf16[2, 5, 5, 64] = convert(%18; dtype=bf16) from [0]
+%2: bf16[2, 64, 5, 5] = permute(%19; dims=[0, 3, 1, 2]) from [0]
+%3: bf16[2, 64, 5, 5] = abs(%2) from [1]
+return %3: bf16[2, 64, 5, 5]@[1600, 1, 320, 64]
 """,
     )
 

@@ -82,7 +82,7 @@ def test_a_frozen_program_copies_no_weight() -> None:
 
 def test_a_frozen_weight_of_groups_that_kernels_compute_is_not_copied() -> None:
     torch.manual_seed(0)
-    layer = nn.Sequential(nn.Conv2d(64, 32, 3, padding=1, groups=2), nn.ReLU()).eval().bfloat16()
+    layer = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1, groups=2), nn.ReLU()).eval().bfloat16()
     x = image(64).contiguous(memory_format=torch.channels_last)
     target = target_facts(TARGET)
     frozen, _ = frozen_one(layer, TARGET, x)
