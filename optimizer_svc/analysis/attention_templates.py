@@ -99,18 +99,30 @@ def gradients_refused(
     kinds = [facts.types[value] for value in operands(node)]
     if known is None:
         return Refused("kernels were not timed")
+    refused = _operands_refused(kinds, node)
+    if refused is None and not read.isdisjoint(node.results[3:]):
+        refused = _few_masked(facts, kinds, known) or mask_gradient_refused(kinds, node)
+    return refused or _form_refused(kinds[3:], known)
+
+
+def _operands_refused(kinds: list[TensorType], node: Node) -> Refused | None:
     if not isinstance(node.attr("scale"), float):
         return Refused("the scale varies, or results must not depend on scheduling")
     if not are_gradients(kinds, node.types):
         return Refused("other operands")
     if any(is_empty(kind.shape) for kind in kinds):
         return Refused("no scores or results")
-    if read.isdisjoint(node.results[3:]):
-        return _form_refused(kinds[3:], known)
+    return None
+
+
+def _few_masked(
+    facts: GraphFacts, kinds: list[TensorType], known: FlashAttentionFacts
+) -> Refused | None:
+    """Why the framework computes gradients with that of a mask; None if rows are long enough."""
     likely = likely_sizes(facts.graph.symbols)
-    if min(likely_elems(kind.shape[2:3], likely) for kind in kinds[3:5]) < known.least_masked:
-        return Refused(f"a mask has gradients, of fewer than {known.least_masked} queries or keys")
-    return mask_gradient_refused(kinds, node) or _form_refused(kinds[3:], known)
+    if min(likely_elems(kind.shape[2:3], likely) for kind in kinds[3:5]) >= known.least_masked:
+        return None
+    return Refused(f"a mask has gradients, of fewer than {known.least_masked} queries or keys")
 
 
 def mask_gradient_refused(kinds: list[TensorType], node: Node) -> Refused | None:
