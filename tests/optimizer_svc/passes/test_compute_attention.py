@@ -301,11 +301,11 @@ return %3: bf16[1, 4, 1, 8]@[32, 8, 8, 1]
 
 BIAS = """\
 graph prims 1
-%0: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1] = input "queries"
-%1: f32[8, 2, 49]@[98, 49, 1] = input "sums"
-%3: bf16[2, 49, 49]@[2401, 49, 1] = input "bias"
-%10: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1], %11: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1], %12: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1], %13: bf16[2, 49, 49]@[2401, 49, 1] = extern(%0, %0, %1, %0, %0, %0, %3; is_contraction=true, node=0, op="kernelfarm.attention_backward.default", scale=0.5) from [0]
-return %10: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1], %13: bf16[2, 49, 49]@[2401, 49, 1]
+%0: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1] = input "queries"
+%1: f32[8, 2, 64]@[128, 64, 1] = input "sums"
+%3: bf16[2, 64, 64]@[4096, 64, 1] = input "bias"
+%10: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1], %11: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1], %12: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1], %13: bf16[2, 64, 64]@[4096, 64, 1] = extern(%0, %0, %1, %0, %0, %0, %3; is_contraction=true, node=0, op="kernelfarm.attention_backward.default", scale=0.5) from [0]
+return %10: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1], %13: bf16[2, 64, 64]@[4096, 64, 1]
 """
 
 
@@ -316,20 +316,20 @@ def test_prims_sum_the_parts_of_the_gradient_of_a_mask() -> None:
         """\
 : graph
 graph prims 1
-%0: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1] = input "queries"
-%1: f32[8, 2, 49]@[98, 49, 1] = input "sums"
-%3: bf16[2, 49, 49]@[2401, 49, 1] = input "bias"
-%14: f32[8, 49, 2, 32]@[3136, 64, 32, 1], %15: bf16[8, 49, 2, 32]@[3136, 64, 32, 1], %16: bf16[8, 49, 2, 32]@[3136, 64, 32, 1], %17: f32[8, 2, 2, 64]@[256, 128, 64, 1] = extern(%0, %0, %0, %0, %0, %1, %3; is_contraction=false, node=0, op="template.flash_gradients", scale=0.5) from [0]
-%18: f32[8, 49, 2, 32] = full(; dtype=f32, shape=[{8}, {49}, {2}, {32}], value=0.5) from [0]
-%19: f32[8, 49, 2, 32] = mul(%14, %18) from [0]
-%20: bf16[8, 49, 2, 32] = convert(%19; dtype=bf16) from [0]
-%10: bf16[8, 2, 49, 32] = permute(%20; dims=[0, 2, 1, 3]) from [0]
-%11: bf16[8, 2, 49, 32] = permute(%15; dims=[0, 2, 1, 3]) from [0]
-%12: bf16[8, 2, 49, 32] = permute(%16; dims=[0, 2, 1, 3]) from [0]
-%21: f32[2, 2, 49, 49]@[4802, 2401, 49, 1] = extern(%0, %0, %0, %0, %17, %3; is_contraction=false, node=0, op="template.flash_mask_gradient", scale=0.5) from [0]
-%22: f32[2, 49, 49] = sum(%21; dims=[0]) from [0]
-%23: bf16[2, 49, 49] = convert(%22; dtype=bf16) from [0]
-%13: bf16[2, 49, 49] = reshape(%23; shape=[{2}, {49}, {49}]) from [0]
-return %10: bf16[8, 2, 49, 32]@[3136, 1568, 32, 1], %13: bf16[2, 49, 49]@[2401, 49, 1]
+%0: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1] = input "queries"
+%1: f32[8, 2, 64]@[128, 64, 1] = input "sums"
+%3: bf16[2, 64, 64]@[4096, 64, 1] = input "bias"
+%14: f32[8, 64, 2, 32]@[4096, 64, 32, 1], %15: bf16[8, 64, 2, 32]@[4096, 64, 32, 1], %16: bf16[8, 64, 2, 32]@[4096, 64, 32, 1], %17: f32[8, 2, 2, 64]@[256, 128, 64, 1] = extern(%0, %0, %0, %0, %0, %1, %3; is_contraction=false, node=0, op="template.flash_gradients", scale=0.5) from [0]
+%18: f32[8, 64, 2, 32] = full(; dtype=f32, shape=[{8}, {64}, {2}, {32}], value=0.5) from [0]
+%19: f32[8, 64, 2, 32] = mul(%14, %18) from [0]
+%20: bf16[8, 64, 2, 32] = convert(%19; dtype=bf16) from [0]
+%10: bf16[8, 2, 64, 32] = permute(%20; dims=[0, 2, 1, 3]) from [0]
+%11: bf16[8, 2, 64, 32] = permute(%15; dims=[0, 2, 1, 3]) from [0]
+%12: bf16[8, 2, 64, 32] = permute(%16; dims=[0, 2, 1, 3]) from [0]
+%21: f32[2, 2, 64, 64]@[8192, 4096, 64, 1] = extern(%0, %0, %0, %0, %17, %3; is_contraction=false, node=0, op="template.flash_mask_gradient", scale=0.5) from [0]
+%22: f32[2, 64, 64] = sum(%21; dims=[0]) from [0]
+%23: bf16[2, 64, 64] = convert(%22; dtype=bf16) from [0]
+%13: bf16[2, 64, 64] = reshape(%23; shape=[{2}, {64}, {64}]) from [0]
+return %10: bf16[8, 2, 64, 32]@[4096, 2048, 32, 1], %13: bf16[2, 64, 64]@[4096, 64, 1]
 """,
     )
