@@ -31,6 +31,8 @@ from tests.gpu.table import all_cases
 from tests.support.prepared_folder import canonical_text, offline, prepare
 
 OPTIONS = {"mode": "strict", "timeout_s": 2.0}
+REPORTED = 20
+"""A run says after each so many cases how many ran."""
 Outcome = dict[str, Any]
 
 
@@ -67,7 +69,8 @@ def _captured(groups: Groups, options: argparse.Namespace) -> Iterator[tuple[str
         if not any(text in case.name for text in options.only):
             continue
         try:
-            yield case.name, [each.graph for each in captured_of(case, torch.device("cpu"))]
+            found = captured_of(case, torch.device("cpu"), options.target)
+            yield case.name, [each.graph for each in found]
         except Exception as error:  # the other cases can do without it
             print(f"{case.name}: {type(error).__name__}: {str(error)[:600]}", flush=True)
 
@@ -82,10 +85,12 @@ def run(options: argparse.Namespace) -> int:
             if not is_wanted or case.name not in prepared.graphs:
                 continue
             began = time.perf_counter()
-            outcome = outcome_of(case, device, prepared.graphs[case.name])
+            outcome = outcome_of(case, device, prepared.target, prepared.graphs[case.name])
             found[case.name] = outcome | {"seconds": round(time.perf_counter() - began, 2)}
             if outcome["outcome"] != "right":
                 print(case.name, "|", outcome["outcome"], "|", outcome["why"][:400], flush=True)
+            if len(found) % REPORTED == 0:  # a run may be cut off
+                print(f"{len(found)} of {len(prepared.graphs)} cases ran", flush=True)
     counts = Counter(outcome["outcome"] for outcome in found.values())
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(where, torch.__version__, dict(counts), counters.snapshot())
@@ -94,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if set(counts) == {"right"} else 1
 
 
-def outcome_of(case: Case, device: torch.device, graphs: list[str]) -> Outcome:
+def outcome_of(case: Case, device: torch.device, target: str, graphs: list[str]) -> Outcome:
     """`right`, `wrong`, `failed`, or `other key` where what is captured here is another graph."""
     try:
         problem = problem_of(case, device, OPTIONS)
@@ -102,7 +107,7 @@ def outcome_of(case: Case, device: torch.device, graphs: list[str]) -> Outcome:
     except Exception as error:  # one case's failure is a row, not the end of the table
         why = "".join(traceback.format_exception_only(error)).strip()[-1500:]
     try:
-        texts = [canonical_text(each.graph) for each in captured_of(case, device)]
+        texts = [canonical_text(each.graph) for each in captured_of(case, device, target)]
     except Exception as error:
         return {"outcome": "failed", "why": f"{why}; capture: {type(error).__name__}: {error}"}
     if texts == graphs:
