@@ -25,6 +25,8 @@ from tests.support.traced_graphs import recording
 DTYPES = ("float32", "float16", "bfloat16")
 MOST_LINES_SHOWN = 14
 Texts = dict[str, list[str]]
+TARGET = "cuda:sm_90a"
+"""The target of all programs, whose training graphs depend on it."""
 
 
 def main() -> int:
@@ -56,7 +58,7 @@ def texts_of(name: str, dtype: str, device: str, is_training: bool) -> list[str]
     model, args = source.model.to(device), [arg.to(device) for arg in source.args]
     found: list[CapturedGraph] = []
     torch._dynamo.reset()
-    compiled = torch.compile(model.train(is_training), backend=recording(found))
+    compiled = torch.compile(model.train(is_training), backend=recording(found, target=TARGET))
     try:
         with torch.set_grad_enabled(is_training):
             result = compiled(*args)

@@ -8,8 +8,9 @@ once; only without one is the clone a copy.
 
 from __future__ import annotations
 
+import logging
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from kernelfarm.client.capture.joint_graph import GraphWriter, TargetOf, is_poin
 from kernelfarm.client.pytorch.private import statically_known_true
 from kernelfarm.targets import all_targets
 
+_log = logging.getLogger("kernelfarm.client")
 _ATEN = torch.ops.aten
 _IMAGE_RANK = 4
 _CONVOLUTION = _ATEN.convolution.default
@@ -54,15 +56,11 @@ _READING = {
 
 
 def lay_out_saved_images(
-    forward: fx.GraphModule,
-    backward: fx.GraphModule,
-    results: int,
-    target_of: TargetOf,
+    forward: fx.GraphModule, backward: fx.GraphModule, results: int, target_of: TargetOf
 ) -> None:
     """Has a forward graph return the images behind its `results` channels last, in place.
 
-    Nothing changes where the backward
-    graph could not run as it was captured.
+    Nothing changes if the backward graph could not run with them as it was captured.
     """
     found = _saved(forward, backward, results)
     images = _images(forward.graph) if found else set()
@@ -82,7 +80,7 @@ def lay_out_saved_images(
             clone = writer.add(_ATEN.clone.default, node, memory_format=torch.channels_last)
             clones[node] = clone
             read.meta["val"] = value_of(clone)
-    if not _runs(backward.graph):
+    if not _runs(backward):
         for (node, read), value in zip(chosen, before, strict=True):
             read.meta["val"] = value
             forward.graph.erase_node(clones[node])
@@ -173,21 +171,21 @@ def _gains(value: torch.Tensor, target_of: TargetOf) -> bool:
     )
 
 
-def _runs(graph: fx.Graph) -> bool:
-    """True if each operator takes the strides that its operands have now."""
+def _runs(module: fx.GraphModule) -> bool:
+    """True if each operator takes the strides that its operands have now; nothing is computed."""
     values: dict[fx.Node, Any] = {}
-    for node in graph.nodes:
+    for node in module.graph.nodes:
         if node.op == "call_function":
-            args, kwargs = (fx.node.map_arg(of, values.__getitem__) for of in _operands(node))
+            args = fx.node.map_arg(node.args, values.__getitem__)
+            kwargs = fx.node.map_arg(node.kwargs, values.__getitem__)
             try:
                 values[node] = node.target(*args, **kwargs)
-            except RuntimeError:  # a view that these strides do not have
+            # A view that these strides do not have; users' operators may raise anything.
+            except Exception as error:
+                _log.debug("kernelfarm: saved images keep their layout: %s: %s", node, error)
                 return False
+        elif node.op == "get_attr":
+            values[node] = node.meta.get("val", getattr(module, str(node.target), None))
         elif node.op != "output":
             values[node] = node.meta.get("val")
     return True
-
-
-def _operands(node: fx.Node) -> Iterator[Any]:
-    yield node.args
-    yield node.kwargs

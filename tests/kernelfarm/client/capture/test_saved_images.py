@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -105,6 +107,39 @@ def test_what_the_gradient_views_keeps_its_layout():
     assert [is_last(kind) for kind in images(backward)].count(True) == 4
     viewed = [source.kind for source in backward.inputs if "16, 2]" in str(source.kind)]
     assert not any(is_last(kind) for kind in viewed if isinstance(kind, TensorType))
+
+
+class Flattened(torch.autograd.Function):
+    """A square whose gradient views a product of what it saved in one axis."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return (x * grad).view(-1).mul(2).view(grad.shape)
+
+
+# Dynamo makes an instance of the class while it traces.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_no_image_changes_its_layout_if_the_gradients_could_not_run(caplog):
+    class Squared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Conv2d(3, 8, 3, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return Flattened.apply(self.first(x)).sin().mean()
+
+    caplog.set_level(logging.DEBUG, logger="kernelfarm.client")
+    forward, backward = captured(Squared(), torch.bfloat16, GPU)
+    assert "saved images keep their layout: view" in caplog.text
+    assert images(backward)
+    assert not any(map(is_last, images(backward)))
+    assert not any(node.op == "aten.clone.default" for node in forward.nodes)
 
 
 def test_results_of_the_model_keep_their_layout():
