@@ -123,17 +123,17 @@ class Case:
 def cases(elems: int, dtypes: Iterable[torch.dtype]) -> Iterator[Case]:
     """All cases; row programs have about `elems` elements."""
     for dtype in dtypes:
-        for name in ROW_PROGRAMS:
-            for width in WIDTHS:
-                for is_varying in (False, True):
+        for is_varying in (False, True):
+            for name in (*ROW_PROGRAMS, "column_sum"):
+                for width in WIDTHS:
                     yield Case(name, (max(2, elems // width), width), dtype, is_varying)
-        yield Case("swiglu", (max(2, elems // 16384), 16384), dtype)
-        yield Case("rotary", (max(2, elems >> 19), 4096, 128), dtype)
-        for name in LOSSES:
-            yield Case(name, (max(2, elems // 50304), 50304), dtype)
-        for shape in BATCH_NORM_SHAPES:
-            for is_channels_last in (False, True):
-                yield Case("batch_norm_relu", shape, dtype, is_channels_last=is_channels_last)
-        for shape in COLUMN_SHAPES:
-            yield Case("column_sum", shape, dtype)
-        yield Case("transposing_add", (8192, 8192), dtype)
+            yield Case("swiglu", (max(2, elems // 16384), 16384), dtype, is_varying)
+            yield Case("rotary", (max(2, elems >> 19), 4096, 128), dtype, is_varying)
+            for name in LOSSES:
+                yield Case(name, (max(2, elems // 50304), 50304), dtype, is_varying)
+            for shape in BATCH_NORM_SHAPES:
+                for is_channels_last in (False, True):
+                    yield Case("batch_norm_relu", shape, dtype, is_varying, is_channels_last)
+            for shape in COLUMN_SHAPES:
+                yield Case("column_sum", shape, dtype, is_varying)
+            yield Case("transposing_add", (8192, 8192), dtype, is_varying)

@@ -68,13 +68,13 @@ def traced_one(function: Run, *args: Any) -> CapturedGraph:
 def _empty_results(gm: fx.GraphModule) -> Run:
     items = gm.graph.output_node().args[0]
     returned = [None if item is None else item.meta["val"] for item in items]
+    return lambda *_: [_without_values(val) for val in returned]
 
-    def run(*_: Any) -> list[torch.Tensor | None]:
-        return [
-            None
-            if val is None
-            else torch.empty(tuple(map(int, val.shape)), dtype=val.dtype, device=val.device)
-            for val in returned
-        ]
 
-    return run
+def _without_values(val: Any) -> Any:
+    """A tensor like a result, with unset elements; a size has the value that it was traced with."""
+    if isinstance(val, torch.SymInt):
+        return int(val)
+    if val is None:
+        return None
+    return torch.empty(tuple(map(int, val.shape)), dtype=val.dtype, device=val.device)
