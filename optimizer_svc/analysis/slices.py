@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelfarm.ir.algebra.expr import ONE, Expr, product_of
+from kernelfarm.ir.algebra.expr import (
+    ONE,
+    Expr,
+    as_expr,
+    ceil_div,
+    maximum,
+    minimum,
+    product_of,
+)
 from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
@@ -38,6 +46,10 @@ MAX_SLICES = 512
 """The most partial results for one result; the second kernel reduces them in one program."""
 _MIN_GAIN = 1.25
 """Judgement: the estimate must be lower by a fifth."""
+_LONG_RUN = 1 << 16
+"""The elements of a run of varying size for which its reduction is judged. Slices of a run that
+turns out to be short cost a launch, and a long run that stays whole takes any number of times as
+long."""
 _MAX_VISITED = 64
 
 
@@ -54,12 +66,13 @@ class Run:
 class Split:
     """The number of slices of a run of axes, and why.
 
-    `strides` are those of the memory from which the operand is computed. If `order` is not empty,
-    the run and the strides are those of the operand with its axes in this order.
+    The number follows from sizes that vary. `strides` are those of the memory from which the
+    operand is computed. If `order` is not empty, the run and the strides are those of the operand
+    with its axes in this order.
     """
 
     run: Run
-    slices: int
+    slices: Expr
     reason: str
     strides: Index
     order: tuple[int, ...] = ()
@@ -86,13 +99,16 @@ def choose_split(
     results = likely_elems(result.shape, likely)
     are_rows = _innermost(shape, strides) in dims
     programs = max(1, results if are_rows else -(-results // COLUMNS_A_PROGRAM))
-    wanted = (OVERSUBSCRIPTION if are_rows else COLUMN_OVERSUBSCRIPTION) * idle // programs
-    run, slices = _run_to_split(runs, shape, wanted, likely)
+    saturating = OVERSUBSCRIPTION * idle if are_rows else COLUMN_OVERSUBSCRIPTION * idle
+    run, slices = _run_to_split(runs, shape, saturating // programs, likely)
+    extent = likely_elems((run.extent,), likely)
     if not are_rows:
-        slices = _in_longer_slices(slices, likely_elems((run.extent,), likely), programs, idle)
+        slices = _in_longer_slices(slices, extent, programs, idle)
     if programs >= idle or slices <= 1:
         return Refused(f"{programs} programs are enough, or the rows too short")
     read = _bytes_read(facts, value, likely)
+    if not run.extent.is_constant:
+        read = read * max(extent, _LONG_RUN) // extent
     whole = read * idle / programs
     partial = 2 * slices * results * result.dtype.itemsize_bytes
     split = read * max(1.0, idle / (programs * slices)) + memory.launch_bytes + partial
@@ -102,7 +118,20 @@ def choose_split(
         f"{programs} programs would take as long as memory for {round(whole)} bytes,"
         f" {programs * slices} programs and a second kernel as long as for {round(split)}"
     )
-    return Split(run, slices, reason, strides, order)
+    count = as_expr(slices)
+    if not (run.extent.is_constant and product_of(list(result.shape)).is_constant):
+        columns = 1 if are_rows else COLUMNS_A_PROGRAM
+        count = _varying_slices(run.extent, product_of(list(result.shape)), columns, saturating)
+    return Split(run, count, reason, strides, order)
+
+
+def _varying_slices(extent: Expr, results: Expr, columns: int, saturating: int) -> Expr:
+    """As many slices as give `saturating` programs, if slices are no shorter than they should be.
+
+    A program reduces so many `columns`.
+    """
+    wanted = ceil_div(as_expr(saturating), maximum(ceil_div(results, columns), 1))
+    return maximum(minimum(minimum(wanted, extent // MIN_SLICE), MAX_SLICES), 1)
 
 
 def reordered(dims: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
@@ -275,7 +304,8 @@ class _Sources:
         return total
 
 
-def slice_length(run: Run, slices: int) -> tuple[Expr, bool]:
+def slice_length(run: Run, slices: Expr) -> tuple[Expr, bool]:
     """The elements of each slice, and whether the slices hold exactly the elements of the run."""
-    length = (run.extent + (slices - 1)) // slices
-    return length, run.extent.is_constant and run.extent.constant % slices == 0
+    is_known = run.extent.is_constant and slices.is_constant
+    is_exact = is_known and run.extent.constant % slices.constant == 0
+    return ceil_div(run.extent, slices), is_exact

@@ -70,7 +70,7 @@ class _Writer(PrimsWriter):
     def split(self, node: Node, found: Split) -> None:
         """Appends the prims of a reduction in slices."""
         (value,) = operands(node)
-        run, slices = found.run, found.slices
+        run = found.run
         if found.order:
             value = self.add(node, "permute", value, dims=found.order)
         sliced = self._sliced(node, value, found)
@@ -80,7 +80,7 @@ class _Writer(PrimsWriter):
         # The axis of the slices stands behind those axes before it that are kept.
         axis = run.start - sum(dim < run.start for dim in dims)
         if node.op in _EXTREMA:
-            self._extremum(node, sliced, (run.start + 1, axis), slices, found)
+            self._extremum(node, sliced, (run.start + 1, axis), found)
             return
         partial = self.add(node, node.op, sliced, dims=tuple(inner))
         self._order(partial, found, inner)
@@ -125,7 +125,7 @@ class _Writer(PrimsWriter):
         squares = self.add(node, "mul", off, off)
         inside = self.add(node, "sum", squares, dims=whole.inner)
         self._order(inside, found, whole.inner)
-        overall = self._divided(node, total, count * found.slices)
+        overall = self._divided(node, total, count * found.slices.as_int())
         others = tuple(dim for dim in range(len(kept)) if dim != whole.axis)
         overall = self.add(node, "broadcast_in_dim", overall, shape=kept, dims=others)
         shift = self.add(node, "sub", mean, overall)
@@ -157,11 +157,9 @@ class _Writer(PrimsWriter):
             value = self.add(
                 node, "pad", value, low=_exprs([0] * len(flat)), high=tuple(high), value=fill
             )
-        return self.add(node, "reshape", value, shape=(*before, as_expr(slices), length, *after))
+        return self.add(node, "reshape", value, shape=(*before, slices, length, *after))
 
-    def _extremum(
-        self, node: Node, sliced: int, axes: tuple[int, int], slices: int, found: Split
-    ) -> None:
+    def _extremum(self, node: Node, sliced: int, axes: tuple[int, int], found: Split) -> None:
         """The index of the extremum: that of the first slice which has it, and within the slice."""
         inner, axis = axes
         best = self.add(node, _EXTREMA[node.op], sliced, dims=(inner,))
@@ -171,7 +169,7 @@ class _Writer(PrimsWriter):
         alone = (*kept[:axis], ONE, *kept[axis:])
         index = self.add(node, "reshape", winner, shape=alone)
         picked = self.add(node, "gather_along", within, index, dim=axis)
-        length, _ = slice_length(found.run, slices)
+        length, _ = slice_length(found.run, found.slices)
         step = self.add(node, "full", dtype=DType.I64, shape=alone, value=_number(length))
         start = self.add(node, "mul", index, step)
         flat = self.add(node, "add", picked, start)

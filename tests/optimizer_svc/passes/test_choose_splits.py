@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import as_expr, symbol
+from kernelfarm.ir.algebra.expr import Expr, as_expr, symbol
 from kernelfarm.ir.graph_ir import SizeSymbol, TensorType
 from kernelfarm.targets import target_facts
 from optimizer_svc.analysis.slices import Run
@@ -45,7 +45,7 @@ note: split: sum of a reduction (0) in 32 slices: 6 programs would take as long 
     )
 
 
-def slices(kind: TensorType, dims: tuple[int, ...], op: str = "sum", target=H200) -> list[int]:
+def slices(kind: TensorType, dims: tuple[int, ...], op: str = "sum", target=H200) -> list[Expr]:
     make = Maker([SizeSymbol("s0", 2, None)])
     y = make.add(op, make.add_input(kind), dims=dims)
     return [split.slices for split in choose_splits(make.returning(y), target).by_value.values()]
@@ -76,8 +76,16 @@ def test_a_prime_extent_gets_a_power_of_two() -> None:
     assert slices(tensor(8191, 768), (0,)) == [32]
 
 
-def test_a_dynamic_extent_gets_slices_by_its_likely_size() -> None:
-    assert slices(tensor(symbol("s0") * 8, 768), (0,)) == [64]
+@pytest.mark.parametrize(("rows", "expected"), [(8, 1), (512, 32), (8192, 44), (1 << 20, 44)])
+def test_slices_of_a_varying_extent_follow_from_its_size(rows, expected) -> None:
+    (found,) = slices(tensor(symbol("s0") * 8, 768), (0,))
+    assert found.evaluate({"s0": rows // 8}) == expected
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(64, 264), (768, 44), (16384, 3), (1 << 20, 1)])
+def test_slices_of_varying_columns_follow_from_their_number(columns, expected) -> None:
+    (found,) = slices(tensor(8192, symbol("s0")), (0,))
+    assert found.evaluate({"s0": columns}) == expected
 
 
 def test_indices_over_axes_that_are_apart_stay_whole() -> None:
