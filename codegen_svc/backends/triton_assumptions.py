@@ -3,6 +3,11 @@
 A kernel is compiled ahead of time, so Triton sees no arguments and specializes nothing by itself. A
 variant assumes alignment (for vector loads), 32-bit positions, or sizes divisible by 16. An
 assumption that the kernel's own extents do not prove becomes a guard that the launcher checks.
+
+Pointwise kernels of consecutive points assume that the number of points is divisible by 16, which
+is the length of a buffer that they store. If they have several axes, variants before it have their
+points in groups of 16 neighbours or over rows, and assume what that needs of sizes
+(`grouped_points.py`).
 """
 
 from __future__ import annotations
@@ -10,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from codegen_svc.emitters.triton.grouped_points import VaryingForm, in_groups, over_rows
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
-from codegen_svc.emitters.triton.tiling import INDEX_LIMIT, needs_64_bit_indices
+from codegen_svc.emitters.triton.row_blocks import is_multiple
+from codegen_svc.emitters.triton.tiling import EVEN_POINTS, INDEX_LIMIT, needs_64_bit_indices
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
-from kernelfarm.ir.loop_ir import Kernel, index_of
+from kernelfarm.ir.loop_ir import Access, Indirect, Kernel, index_of, scattering_stores
 from kernelfarm.targets import MemoryFacts
-from kernelfarm.traffic import reads_columns
+from kernelfarm.traffic import BlockForm, choose_block, reads_columns
 
 ALIGNMENT_BYTES = 16
 DIVISIBLE = ("tt.divisibility", ALIGNMENT_BYTES)
@@ -34,12 +41,16 @@ class VariantPlan:
     """One variant to compile: assumptions by argument, index width, and the guard they need.
 
     `width_limit`: the most points of a reduction of varying extent; None without that assumption.
+    `has_even_points`: the number of points is divisible by 16. `form`: what is emitted instead of
+    the kernel.
     """
 
     assumptions: Assumptions
     index_bits: int
     guard: tuple[GuardAtom, ...]
     width_limit: int | None = None
+    has_even_points: bool = False
+    form: VaryingForm | None = None
 
 
 def plan_variants(
@@ -60,8 +71,11 @@ def plan_variants(
         ),
     )
     strided = _stride_symbols(kernel)
-    if not strided:
-        return aligned, general
+    consecutive = _of_consecutive_points(kernel, memory, aligned)
+    if consecutive and consecutive[0].guard == aligned.guard:
+        return consecutive[0], general
+    if consecutive or not strided:
+        return *consecutive, aligned, general
     even = VariantPlan(
         {**aligned.assumptions, **{name: (DIVISIBLE,) for name in strided}},
         aligned.index_bits,
@@ -71,6 +85,54 @@ def plan_variants(
         ),
     )
     return *_width_classes(kernel, memory, even), even, aligned, general
+
+
+def _of_consecutive_points(
+    kernel: Kernel, memory: MemoryFacts, base: VariantPlan
+) -> list[VariantPlan]:
+    """Variants of a pointwise kernel whose programs have consecutive points of varying number."""
+    points = numel(kernel.outer)
+    if kernel.reduction or points.is_constant or _follows_data(kernel):
+        return []
+    if choose_block(kernel, memory).form is not BlockForm.FLAT:
+        return []
+    number = _stored_at_each_point(kernel)
+    is_even = is_multiple(points, EVEN_POINTS)
+    even = () if number is None or is_even else (_divisible_extent(number, EVEN_POINTS),)
+    forms = [form for form in (in_groups(kernel), over_rows(kernel) if even else None) if form]
+    if not forms and (len(kernel.outer) > 1 or _stride_symbols(kernel)):
+        return []
+    found = []
+    for form in forms:
+        # Launchers prefer more conditions. So groups have as many as rows, and come first.
+        also = even if len(form.divisors) < len(forms[-1].divisors) else ()
+        guard = (*base.guard, *(_divisible_size(n, d) for n, d in form.divisors), *also)
+        found.append(replace(base, guard=guard, form=form))
+    if even:
+        found.append(replace(base, guard=(*base.guard, *even), has_even_points=True))
+    return found
+
+
+def _divisible_size(name: str, divisor: int) -> GuardAtom:
+    return GuardAtom(GuardSubject.SYMBOL, name, GuardOp.DIVISIBLE, divisor)
+
+
+def _divisible_extent(number: int, divisor: int) -> GuardAtom:
+    return GuardAtom(GuardSubject.PARAM_EXTENT, number, GuardOp.DIVISIBLE, divisor)
+
+
+def _follows_data(kernel: Kernel) -> bool:
+    """True if positions are data, or if several points may update one element."""
+    return any(isinstance(s, Indirect) for s in kernel.body) or bool(scattering_stores(kernel))
+
+
+def _stored_at_each_point(kernel: Kernel) -> int | None:
+    """The number of a stored parameter that has one element for each point."""
+    points = numel(kernel.outer)
+    for number, param in enumerate(kernel.params):
+        if param.access is not Access.READ and param.size_elems is points:
+            return number
+    return None
 
 
 def _width_classes(kernel: Kernel, memory: MemoryFacts, base: VariantPlan) -> list[VariantPlan]:

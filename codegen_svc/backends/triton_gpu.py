@@ -13,7 +13,7 @@ from codegen_svc.backends.triton_called_math import called_library
 from codegen_svc.backends.triton_early_launch import PROGRAMMATIC_LAUNCH
 from codegen_svc.backends.triton_matrix_use import matrix_use
 from codegen_svc.backends.triton_split_rows import split_forms, with_least_width
-from codegen_svc.backends.triton_tensor_map import tensor_map
+from codegen_svc.backends.triton_tensor_map import tensor_maps
 from codegen_svc.backends.triton_toolchain import CompiledStages, CompileTarget, compile_triton
 from codegen_svc.cost_estimate import calls_math
 from codegen_svc.emitters.triton.product_tiling import product_tiling
@@ -32,7 +32,7 @@ from codegen_svc.emitters.triton.tiling import (
 from codegen_svc.precision.hidden_errors import hides_division_errors
 from kernelfarm.dtypes import DType
 from kernelfarm.errors import KernelRejectedError
-from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText, TensorMapFacts
+from kernelfarm.ir.artifact import BuiltKernel, LaunchFacts, StageText
 from kernelfarm.ir.contractions import find_contraction
 from kernelfarm.ir.loop_ir import Compute, Kernel
 from kernelfarm.ir.text import print_kernel
@@ -74,6 +74,7 @@ class GpuToolchain:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
+    kernel: Kernel
     source: TritonSource
     tiling: Tiling
     compiled: CompiledStages
@@ -109,7 +110,8 @@ def build_with_tiling(
     Raises:
         KernelRejectedError: the target cannot express the kernel, or has not what the tiling needs.
     """
-    variant = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)[0]
+    planned = plan_variants(kernel, target.memory, toolchain.uses_pointer_range)
+    variant = next(variant for variant in planned if variant.form is None)
     attempt = _compile(kernel, target, toolchain, variant, tiling)
     if not _fits(attempt.usage, target):
         raise KernelRejectedError(f"kernel {kernel.name} needs {attempt.usage} with {tiling}")
@@ -212,6 +214,9 @@ def _best_tiling(
 
 def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: int) -> Tiling | None:
     """The tiling that is `level` steps smaller than the first one; None if there is none."""
+    if variant.form is not None:
+        tiling = variant.form.tiling(target.section(GpuFacts), variant.index_bits, level)
+        return None if tiling is None else hinted_tiling(tiling, kernel)
     splits = split_forms(kernel, target, variant)
     if level < len(splits):
         return splits[level]
@@ -226,7 +231,10 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
     )
     if tiling is None:
         return None
-    return hinted_tiling(replace(tiling, reads_words=bool(variant.guard)), kernel)
+    tiling = replace(
+        tiling, reads_words=bool(variant.guard), has_even_points=variant.has_even_points
+    )
+    return hinted_tiling(tiling, kernel)
 
 
 def _is_good(kernel: Kernel, target: TargetFacts, attempt: _Attempt) -> bool:
@@ -267,8 +275,9 @@ def _compile(
     *,
     library_of: Callable[[str], str] | None = None,
 ) -> _Attempt:
+    emitted = variant.form.kernel if variant.form is not None else kernel
     with stage("triton"):
-        source = emit_triton(kernel, tiling, scalar_rules(target, kernel))
+        source = emit_triton(emitted, tiling, scalar_rules(target, emitted))
     gpu = target.section(GpuFacts)
     where = CompileTarget.of(gpu)
     options = {**toolchain.options, "num_warps": tiling.num_warps, "num_stages": tiling.num_stages}
@@ -284,7 +293,7 @@ def _compile(
         raise KernelRejectedError(
             f"kernel {kernel.name} needs scratch memory, which launches do not provide"
         )
-    return _Attempt(source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
+    return _Attempt(emitted, source, tiling, compiled, toolchain.usage_of(kernel.name, compiled))
 
 
 def _fits(usage: ResourceUsage, target: TargetFacts) -> bool:
@@ -337,11 +346,11 @@ def _launch_facts(
     tiling = attempt.tiling
     buffers = ("buffer",) * len(kernel.params)
     sizes = ("size",) * len(kernel.sizes)
-    maps = _tensor_maps(kernel, attempt)
+    maps = tensor_maps(kernel, attempt.source.maps, attempt.compiled.facts)
     map_words = (word for made in maps for word in made.arguments())
     facts = LaunchFacts(
         symbol=kernel.name,
-        grid=(program_count(kernel, tiling) * tiling.blocks,),
+        grid=(program_count(attempt.kernel, tiling) * tiling.blocks,),
         num_warps=int(attempt.compiled.facts.get("num_warps", tiling.num_warps)),
         warp_size=target.section(GpuFacts).warp_size,
         shared_bytes=attempt.usage.shared_bytes,
@@ -362,20 +371,6 @@ def _launch_facts(
         *toolchain.recorded(kernel.name, attempt.compiled),
     )
     return replace(facts, extras=extras)
-
-
-def _tensor_maps(kernel: Kernel, attempt: _Attempt) -> tuple[TensorMapFacts, ...]:
-    """The tensor maps that a launch makes: a matrix's place, and how Triton wants it copied."""
-    numbers = {param.name: number for number, param in enumerate(kernel.params)}
-    stated = attempt.compiled.facts.get("tensordesc_meta") or ()
-    made = []
-    for own, copied in zip(attempt.source.maps, stated, strict=True):
-        number = numbers[own.param]
-        dtype = kernel.params[number].dtype
-        strides = tuple(stride * dtype.itemsize_bytes for stride in own.strides)
-        found = tensor_map((number, dtype, 0), own.shape, strides, copied)
-        made.append(replace(found, steps=own.steps) if max(own.steps, default=1) > 1 else found)
-    return tuple(made)
 
 
 def _product_extras(tiling: Tiling, compiled: CompiledStages) -> tuple[tuple[str, str], ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from codegen_svc.emitters.triton.tensor_maps import TensorMap
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
 from kernelfarm.ir.artifact import Number, TensorMapFacts
+from kernelfarm.ir.loop_ir import Kernel
 
 # CUDA Driver API, CUtensorMapSwizzle: the bytes of each number.
 _SWIZZLE_BYTES = (0, 32, 64, 128)
@@ -28,6 +31,24 @@ def tensor_map(
     box = tuple(int(side) for side in copied["block_size"])
     sizes, steps = tuple(map(_known, extents)), tuple(map(_known, strides_bytes))
     return TensorMapFacts(number, dtype, sizes, steps, box, swizzle, _known(offset_bytes))
+
+
+def tensor_maps(
+    kernel: Kernel, maps: Sequence[TensorMap], facts: Mapping[str, Any]
+) -> tuple[TensorMapFacts, ...]:
+    """The tensor maps that a launch makes: a matrix's place, and how Triton wants it copied.
+
+    `facts` are those of the compilation.
+    """
+    numbers = {param.name: number for number, param in enumerate(kernel.params)}
+    made = []
+    for own, copied in zip(maps, facts.get("tensordesc_meta") or (), strict=True):
+        number = numbers[own.param]
+        dtype = kernel.params[number].dtype
+        strides = tuple(stride * dtype.itemsize_bytes for stride in own.strides)
+        found = tensor_map((number, dtype, 0), own.shape, strides, copied)
+        made.append(replace(found, steps=own.steps) if max(own.steps, default=1) > 1 else found)
+    return tuple(made)
 
 
 def _known(number: Number) -> Number:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kernelfarm.errors import KernelRejectedError
+from kernelfarm.ir.algebra.atoms import lone_atom
 from kernelfarm.ir.algebra.expr import (
     ONE,
     ZERO,
@@ -32,11 +33,16 @@ X_FLAT, R_FLAT = "xindex", "rindex"
 
 @dataclass(frozen=True, slots=True)
 class AxisRecovery:
-    """An axis as an expression of its flat index: `flat // inner % extent`."""
+    """An axis as an expression of its flat index: `flat // inner % extent`.
+
+    `nested` is the same number, divided by one extent after the other: quotients and remainders of
+    varying extents join to the flat index only in this form.
+    """
 
     name: str
     flat: str
     expr: Expr
+    nested: Expr
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,7 @@ class IndexWriter:
 
     def _reduce(self, expr: Expr) -> Expr:
         for flat in self.flats:
-            axes = {r.name: r.expr for r in self.recoveries if r.flat == flat}
+            axes = {r.name: r.nested for r in self.recoveries if r.flat == flat}
             if expr.symbols.isdisjoint(axes):
                 continue
             flattened = simplify(expr.substitute(axes), self.bounds)
@@ -117,11 +123,21 @@ class IndexWriter:
     def _division(self, operator: str, helper: str, a: Expr, b: Expr) -> str:
         """A division rounded to minus infinity; Triton's own rounds to zero, as C does."""
         left, right = self._render(a), self._render(b)
-        if not self.bounds.is_nonnegative(a):
+        if not self._is_nonnegative(a):
             return f"{helper}({left}, {right})"
         left = left if _is_plain(a) else f"({left})"
         right = right if _is_plain(b) else f"({right})"
         return f"({left} {operator} {right})"
+
+    def _is_nonnegative(self, expr: Expr) -> bool:
+        """True if a number is proven to be none below zero; divisors are always positive."""
+        match lone_atom(expr):
+            case Mod():
+                return True
+            case FloorDiv(a, _):
+                return self._is_nonnegative(a)
+            case _:
+                return self.bounds.is_nonnegative(expr)
 
 
 def index_writer(
@@ -153,13 +169,13 @@ def numel(axes: tuple[Axis, ...]) -> Expr:
 
 def _recoveries(axes: tuple[Axis, ...], flat: str) -> list[AxisRecovery]:
     found = []
-    inner = ONE
+    inner, rest = ONE, symbol(flat)
     for position, axis in reversed(list(enumerate(axes))):
-        expr = symbol(flat) // inner
+        expr, nested = symbol(flat) // inner, rest
         if position:
-            expr = expr % axis.extent
-        found.append(AxisRecovery(axis.name, flat, expr))
-        inner = inner * axis.extent
+            expr, nested = expr % axis.extent, rest % axis.extent
+        found.append(AxisRecovery(axis.name, flat, expr, nested))
+        inner, rest = inner * axis.extent, rest // axis.extent
     return list(reversed(found))
 
 

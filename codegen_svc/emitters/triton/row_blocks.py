@@ -83,9 +83,18 @@ def block_over_rows(kernel: Kernel) -> RowsOfColumns | None:
         block, columns = _BLOCK_OF_ROWS // rows, numel(kernel.outer[-axes:]).as_int()
         if found < rows or not _leaves_few_idle(block, columns, _MOST_IDLE_OF_ROWS):
             continue
-        if _shares_work(_as_columns(kernel, axes), last.name) and _has_aligned_rows(kernel, axes):
+        if shares_columns(kernel, axes):
             return RowsOfColumns(rows, block, axes)
     return None
+
+
+def shares_columns(kernel: Kernel, axes: int) -> bool:
+    """True if rows of the last `axes` axes are aligned, and share work point by point.
+
+    What they share depends on no other axis, and its loads not on the last one.
+    """
+    shared = _shares_work(_as_columns(kernel, axes), kernel.outer[-1].name)
+    return shared and _has_aligned_rows(kernel, axes)
 
 
 def as_rows(kernel: Kernel, axes: int = 1) -> Kernel:
@@ -133,7 +142,7 @@ def _has_aligned_rows(kernel: Kernel, axes: int = 1) -> bool:
             continue
         elems = max(1, _ACCESS_BYTES // kernel.param(statement.param).dtype.itemsize_bytes)
         rest = _behind_flat(statement.index, kernel.outer[-axes:])
-        if rest is None or not _is_multiple(rest, elems):
+        if rest is None or not is_multiple(rest, elems):
             return False
     return True
 
@@ -149,6 +158,6 @@ def _behind_flat(index: Expr, axes: tuple[Axis, ...]) -> Expr | None:
     return index
 
 
-def _is_multiple(expr: Expr, of: int) -> bool:
+def is_multiple(expr: Expr, of: int) -> bool:
     """True if every coefficient is a multiple, so that the value is one for all points."""
     return all(number % of == 0 for number in (expr.constant, *(c for _, c in expr.terms)))

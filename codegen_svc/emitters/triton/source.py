@@ -28,7 +28,7 @@ from codegen_svc.emitters.triton.scan import carry_lines
 from codegen_svc.emitters.triton.split_rows import in_gluon
 from codegen_svc.emitters.triton.statements import reduction_text, scan_of, statement_lines
 from codegen_svc.emitters.triton.tensor_maps import TensorMap
-from codegen_svc.emitters.triton.tiling import Tiling
+from codegen_svc.emitters.triton.tiling import EVEN_POINTS, Tiling
 from codegen_svc.emitters.triton.two_passes import in_two_passes
 from codegen_svc.emitters.triton.unused_lines import drop_unused_axes, drop_unused_values
 from codegen_svc.emitters.triton.word_loads import once_each
@@ -202,7 +202,10 @@ def _size_lines(block: Block) -> list[str]:
     kernel, is_wide = block.kernel, block.tiling.index_bits == 64
     lines = [] if is_wide else [f"{s.name} = {s.name}.to(tl.int32)" for s in kernel.sizes]
     if block.x_mask:
-        lines.append(f"xnumel = {block.writer.raw_text(numel(kernel.outer))}")
+        points = block.writer.raw_text(numel(kernel.outer))
+        if block.tiling.has_even_points:
+            points = f"tl.multiple_of({points}, {EVEN_POINTS})"
+        lines.append(f"xnumel = {points}")
     if kernel.reduction and (block.r_mask or not block.tiling.is_persistent):
         lines.append(f"rnumel = {block.writer.raw_text(numel(kernel.reduction))}")
     program = "tl.program_id(0).to(tl.int64)" if is_wide else "tl.program_id(0)"

@@ -78,6 +78,7 @@ _FILL_PROGRAMS = 128
 _INDEX_MARGIN = 1 << 20
 INDEX_LIMIT = (1 << 31) - _INDEX_MARGIN
 """Largest position that 32-bit indices may reach; the margin is for lanes past the last point."""
+EVEN_POINTS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Tiling:
     (`word_loads.py`). If `programs` is not 0, so many programs compute all tiles of a product, one
     after the other. A program is a cluster of `blocks` blocks of `num_warps` each, which share a
     held row and reduce it through their shared memory. If `box` is not empty, the `rblock` columns
-    of a product are the pixels of a box (`pixel_windows.py`).
+    of a product are the pixels of a box (`pixel_windows.py`). If `has_even_points`, the number of
+    outer points is a multiple of `EVEN_POINTS`.
     """
 
     xblock: int
@@ -122,6 +124,7 @@ class Tiling:
     blocks: int = 1
     box: tuple[int, ...] = ()
     tile_axes: int = 1
+    has_even_points: bool = False
 
 
 def is_reduction(kernel: Kernel) -> bool:

@@ -50,7 +50,8 @@ def bind_variants(
     """The variants that launches may need, bound to their sizes; the first that holds is launched.
 
     Conditions on sizes (`sizes`, and the buffers' `extents` in elements) are decided here, those on
-    addresses remain. The last variant has none.
+    addresses remain. The last variant has none. A variant is left out if it needs what one before
+    it needs, which would be launched instead.
 
     Raises:
         InvalidGraphError: there is no general variant.
@@ -61,6 +62,8 @@ def bind_variants(
         on_addresses = tuple(a for a in variant.guard if a.subject is GuardSubject.PARAM_ADDRESS)
         fixed = (a for a in variant.guard if a.subject is not GuardSubject.PARAM_ADDRESS)
         if not all(_holds(atom, symbols, extents) for atom in fixed):
+            continue
+        if any(set(choice.guard) <= set(on_addresses) for choice in choices):
             continue
         bound = variant.kernel.bind(sizes)
         choices.append(GuardedKernel(on_addresses, bound, variant.scratch_bytes))

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from kernelfarm.client.loaders.variants import LoadedVariant
+from kernelfarm.client.loaders.variants import LoadedVariant, bind_variants
 from kernelfarm.client.runtime import extern_node
 from kernelfarm.client.runtime.program import BoundProgram
 from kernelfarm.client.runtime.runner import PlanRunner
@@ -48,6 +48,37 @@ def test_the_first_variant_whose_guard_holds_is_launched():
         x = memory[offset : offset + rows_here * 3].view(rows_here, 3)
         torch.testing.assert_close(runner(args_of(captured, x))[0], x.exp())
     assert loader.launches == ["even", "aligned", "general", "aligned"]
+
+
+def test_the_length_of_a_buffer_may_have_to_be_a_multiple():
+    captured, plan, _ = dynamic_exp()
+    loader = InterpretedLoader(
+        {name: pointwise(name, "exp", symbol("s0") * 3) for name in ("even", "general")}
+    )
+    even = GuardAtom(GuardSubject.PARAM_EXTENT, 1, GuardOp.DIVISIBLE, 16)
+    variants = (
+        LoadedVariant((even,), loader.load(b"even", LaunchFacts("even"))),
+        LoadedVariant((), loader.load(b"general", LaunchFacts("general"))),
+    )
+    runner = PlanRunner(BoundProgram(plan, (variants,), captured, loader))
+    for rows in (16, 8, 32, 17):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(runner(args_of(captured, x))[0], x.exp())
+    assert loader.launches == ["even", "general", "even", "general"]
+
+
+def test_variants_that_would_never_be_launched_are_not_bound():
+    _, _, kernels = dynamic_exp()
+    loader = InterpretedLoader({name: kernels[0] for name in ("even", "aligned", "general")})
+    size = GuardAtom(GuardSubject.SYMBOL, "s0", GuardOp.DIVISIBLE, 2)
+    address = GuardAtom(GuardSubject.PARAM_ADDRESS, 0, GuardOp.DIVISIBLE, 16)
+    variants = tuple(
+        LoadedVariant(guard, loader.load(name.encode(), LaunchFacts(name)))
+        for name, guard in (("even", (address, size)), ("aligned", (address,)), ("general", ()))
+    )
+    for rows in (4, 5):
+        bound = bind_variants(variants, (3 * rows, 3 * rows), (rows,))
+        assert [choice.guard for choice in bound] == [(address,), ()]
 
 
 @pytest.mark.parametrize("align", [(GuardOp.DIVISIBLE, 16), (GuardOp.DIVISIBLE, 12)])
