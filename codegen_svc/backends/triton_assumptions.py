@@ -198,28 +198,49 @@ def _narrow_guard(kernel: Kernel, uses_pointer_range: bool) -> tuple[GuardAtom, 
         if high is None or high >= limit:
             atoms.append(GuardAtom(GuardSubject.PARAM_EXTENT, position, GuardOp.LT, limit))
     width = numel(kernel.reduction)
-    for name in sorted(width.symbols):
-        factor = width.coefficient_of(name)
-        per_unit = factor.as_int() if factor is not None and factor.is_constant else 1
-        atoms.append(
-            GuardAtom(GuardSubject.SYMBOL, name, GuardOp.LT, INDEX_LIMIT // max(1, per_unit))
-        )
+    if not _is_within_buffer(kernel, width):
+        for name in sorted(width.symbols):
+            factor = width.coefficient_of(name)
+            per_unit = factor.as_int() if factor is not None and factor.is_constant else 1
+            atoms.append(
+                GuardAtom(GuardSubject.SYMBOL, name, GuardOp.LT, INDEX_LIMIT // max(1, per_unit))
+            )
     return tuple(atoms)
 
 
 def _can_be_narrow(kernel: Kernel) -> bool:
     """True if a guard can bound every position.
 
-    No static extent may be too large, and the reduction may depend on one size, linearly.
+    No static extent may be too large, and the reduction has no more points than a buffer has
+    elements, or few if each size is small.
     """
     fixed: list[Expr] = [param.size_elems for param in kernel.params]
     fixed += [numel(kernel.outer), numel(kernel.reduction)]
     if any(size.is_constant and size.as_int() > INDEX_LIMIT for size in fixed):
         return False
     width = numel(kernel.reduction)
-    return len(width.symbols) <= 1 and all(
-        width.coefficient_of(n) is not None for n in width.symbols
+    if _is_within_buffer(kernel, width):
+        return True
+    if len(width.symbols) <= 1 and all(width.coefficient_of(n) is not None for n in width.symbols):
+        return True
+    sizes = tuple(
+        replace(size, upper=min(size.upper or INDEX_LIMIT, INDEX_LIMIT) - 1)
+        for size in kernel.sizes
     )
+    _, high = kernel_bounds(replace(kernel, sizes=sizes)).interval(width)
+    return high is not None and high <= INDEX_LIMIT
+
+
+def _is_within_buffer(kernel: Kernel, width: Expr) -> bool:
+    """True if the elements of a buffer are the points of a reduction, or a multiple of them."""
+    if width.is_constant:
+        return False
+    bounds = kernel_bounds(kernel)
+    for param in kernel.params:
+        times = param.size_elems // width
+        if times * width is param.size_elems and bounds.interval(times)[0] not in (None, 0):
+            return True
+    return False
 
 
 def _is_small(kernel: Kernel, position: int) -> bool:
