@@ -22,7 +22,7 @@ from kernelfarm.ir.graph_ir import Node, contiguous_strides
 from kernelfarm.ir.prims import SCALAR_OPS
 from kernelfarm.ir.work_budget import spend
 from kernelfarm.targets import MemoryFacts
-from optimizer_svc.analysis.extents import likely_elems
+from optimizer_svc.analysis.extents import UNKNOWN_SIZE, likely_elems
 from optimizer_svc.analysis.graph_facts import VIEW_OPS, GraphFacts, ints_attr, operands
 from optimizer_svc.analysis.index_maps import Index
 from optimizer_svc.analysis.strided_views import order_in_memory
@@ -112,7 +112,7 @@ def choose_split(
         return Refused(f"{programs} programs are enough, or the rows too short")
     read = _bytes_read(facts, value, likely)
     if not run.extent.is_constant:
-        read = read * max(extent, _LONG_RUN) // extent
+        read = read * _long_extent(run.extent, likely) // extent
     whole = read * busy / programs
     partial = 2 * slices * results * result.dtype.itemsize_bytes
     split = read * max(1.0, busy / (programs * slices)) + memory.launch_bytes + partial
@@ -129,13 +129,21 @@ def choose_split(
     return Split(run, count, reason, strides, order)
 
 
+def _long_extent(extent: Expr, likely: Mapping[str, int]) -> int:
+    """The elements of a run, up to `_LONG_RUN`, if sizes without a known limit are large."""
+    sizes = {name: likely.get(name, UNKNOWN_SIZE) for name in extent.symbols}
+    large = {n: _LONG_RUN if size >= UNKNOWN_SIZE else size for n, size in sizes.items()}
+    return max(extent.estimate(sizes), min(extent.estimate(large), _LONG_RUN))
+
+
 def _varying_slices(extent: Expr, results: Expr, columns: int, saturating: int) -> Expr:
     """As many slices as give `saturating` programs, if slices are no shorter than they should be.
 
     A program reduces so many `columns`.
     """
-    wanted = ceil_div(as_expr(saturating), maximum(ceil_div(results, columns), 1))
-    return maximum(minimum(minimum(wanted, extent // MIN_SLICE), MAX_SLICES), 1)
+    most = as_expr(min(saturating, MAX_SLICES))
+    wanted = ceil_div(most, maximum(ceil_div(results, columns), 1))
+    return maximum(minimum(wanted, extent // MIN_SLICE), 1)
 
 
 def reordered(dims: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:

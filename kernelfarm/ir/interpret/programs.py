@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -13,6 +13,7 @@ from kernelfarm.ir.interpret.arrays import Array, numpy_dtype
 from kernelfarm.ir.interpret.graphs import ExternSite, RunExtern
 from kernelfarm.ir.interpret.kernels import run_kernel
 from kernelfarm.ir.interpret.sizes import Value
+from kernelfarm.ir.loop_ir import Access, Kernel
 from kernelfarm.ir.program_ir import (
     Buffer,
     BufferKind,
@@ -66,12 +67,24 @@ def run_program(
             buffers = dict(zip(names, (run.buffers[b] for b in step.buffers), strict=True))
             values = (size.evaluate(run.sizes) for size in step.sizes)
             sizes = dict(zip((size.name for size in kernel.sizes), values, strict=True))
+            _check_lengths(kernel, buffers, sizes)
             run_kernel(kernel, buffers, sizes)
         elif isinstance(step, DrawSeeds):
             run.draw(step, seeds)
         else:
             run.call_extern(step, run_extern)
     return [run.output(output) for output in program.plan.outputs]
+
+
+def _check_lengths(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+    """Checks that written buffers have the length that the kernel states: guards rely on it."""
+    for param in kernel.params:
+        expected = param.size_elems.evaluate(sizes)
+        if param.access is not Access.READ and buffers[param.name].size != expected:
+            raise VerificationError(
+                f"kernel {kernel.name}: {param.name} of {buffers[param.name].size} elements;"
+                f" expected {expected}"
+            )
 
 
 def _run_template(

@@ -193,6 +193,20 @@ def test_a_view_that_leaves_its_buffer_is_an_error() -> None:
         )
 
 
+def test_a_result_of_another_length_than_its_kernel_states_is_an_error() -> None:
+    program = exp_then_matmul()
+    buffers = [
+        replace(buffer, size_elems=4 * S0 + 4) if buffer.name == "tmp0" else buffer
+        for buffer in program.plan.buffers
+    ]
+    plan = replace(program.plan, buffers=tuple(buffers), arena_bytes=80 + 16 * S0)
+    with pytest.raises(VerificationError, match="of 16 elements; expected 12"):
+        run_program(
+            replace(program, plan=plan),
+            [np.zeros((3, 8), np.float32)[:, :4], np.zeros((4, 2), "f4")],
+        )
+
+
 def test_the_golden_kernels_verify() -> None:
     for path in GOLDEN.glob("*.kernel"):
         verify_kernel(parse_kernel(path.read_text()))
