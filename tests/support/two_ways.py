@@ -135,7 +135,8 @@ def _sizes(inputs: Sequence[Any]) -> tuple[Any, ...]:
     env = None if mode is None else mode.shape_env
     if env is None:
         return ()
-    guards = sorted(str(guard.expr) for guard in env.guards)
+    # One way may also guard what follows from guards and equal sizes.
+    guards = sorted({str(guard.expr.xreplace(env.replacements)) for guard in env.guards})
     equal = sorted(map(str, env.replacements.items()))
     ranges = sorted(map(str, env.var_to_range.items()))
     return guards, equal, ranges

@@ -105,7 +105,7 @@ def _recorded_output(
         return OutputConvention()
     if value.requires_grad:
         raise LongWayError("outputs that require gradients")
-    dynamic = tuple(axis for axis, extent in enumerate(value.shape) if _varies(extent))
+    dynamic = _varying_axes(value)
     sharing = owners.get(storage_identity(value), [])
     if not sharing:
         return OutputConvention(dynamic=dynamic)
@@ -137,7 +137,9 @@ def _check_is_plain(meta: ViewAndMutationMeta) -> None:
 
 
 def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> OutputConvention:
-    dynamic = tuple(sorted(info.dynamic_dims or ()))
+    value = item.meta.get("val") if isinstance(item, fx.Node) else None
+    # Not AOT Autograd's own list: it may be older than a guard that makes an extent constant.
+    dynamic = _varying_axes(value) if isinstance(value, torch.Tensor) else ()
     if info.requires_grad:
         raise NotCoveredError("outputs that require gradients")
     if info.output_type in _COMPUTED:
@@ -149,7 +151,6 @@ def _output_fact(info: OutputAliasInfo, item: Any, arguments: list[fx.Node]) -> 
     if info.output_type is not OutputType.alias_of_input:
         raise NotCoveredError("outputs that are views of each other")
     base = arguments[info.base_idx].meta["val"]
-    value = item.meta.get("val") if isinstance(item, fx.Node) else None
     return OutputConvention(info.base_idx, _offset(base, value), dynamic)
 
 
@@ -167,6 +168,10 @@ def _check_is_declared(view: fx.Node) -> None:
 def _declares_view(operator: OpOverload) -> bool:
     returns = schema_of(operator).returns
     return operator is _UNSAFE_VIEW or any(result.alias_info for result in returns)
+
+
+def _varying_axes(value: torch.Tensor) -> tuple[int, ...]:
+    return tuple(axis for axis, extent in enumerate(value.shape) if _varies(extent))
 
 
 def _varies(extent: int | torch.SymInt) -> bool:
