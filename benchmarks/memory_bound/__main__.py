@@ -11,7 +11,8 @@ cache holds what a call reads, and the launch of the graph takes a small share o
 Usage: python -m benchmarks.memory_bound build FOLDER [--target TARGET] [--elems N]
        python -m benchmarks.memory_bound run FOLDER [--json FILE] [--no-inductor]
 
-Both take `--only NAME ...`, the programs of `benchmarks/memory_bound/programs.py`, and `--types`.
+Both take `--only NAME ...`, the programs of `benchmarks/memory_bound/programs.py`, `--types`, and
+`--sizes static` or `--sizes varying`.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ CALLS = 8
 ROUND_BYTES = 1 << 30
 _COPIES = ("copy kernel", "driver's copy")
 _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_SIZES = {"static": False, "varying": True}
 _STRICT = {"mode": "strict", "timeout_s": 2.0}
 
 
@@ -84,6 +86,7 @@ def main() -> int:
     parser.add_argument("--elems", type=int, default=ELEMS, help="of a row program; for build")
     parser.add_argument("--only", nargs="*", choices=tuple(PROGRAMS), default=tuple(PROGRAMS))
     parser.add_argument("--types", nargs="*", choices=tuple(_TYPES), default=tuple(_TYPES))
+    parser.add_argument("--sizes", nargs="*", choices=tuple(_SIZES), default=tuple(_SIZES))
     parser.add_argument("--json", type=Path)
     parser.add_argument("--no-inductor", action="store_true")
     options = parser.parse_args()
@@ -108,10 +111,14 @@ def _build(options: argparse.Namespace) -> int:
 def _captured(options: argparse.Namespace) -> Iterator[tuple[str, list[Graph]]]:
     """The graphs of all cases; nothing is computed."""
     for case in cases(options.elems, [_TYPES[name] for name in options.types]):
-        if case.name in options.only:
+        if _is_chosen(case, options):
             found: list[CapturedGraph] = []
             _compiled(case, case.operands("cpu", has_values=False), recording(found, runs=False))
             yield str(case), [captured.graph for captured in found]
+
+
+def _is_chosen(case: Case, options: argparse.Namespace) -> bool:
+    return case.name in options.only and case.is_varying in [_SIZES[n] for n in options.sizes]
 
 
 def _compiled(
@@ -133,7 +140,7 @@ def _run(options: argparse.Namespace) -> int:
         device = "cuda" if prepared.target.startswith("cuda") else "cpu"
         print(torch.cuda.get_device_name() if device == "cuda" else device, torch.__version__)
         for case in cases(prepared.notes["elems"], [_TYPES[name] for name in options.types]):
-            if case.name not in options.only or str(case) not in prepared.graphs:
+            if not _is_chosen(case, options) or str(case) not in prepared.graphs:
                 continue
             row = Measured(str(case))
             try:

@@ -67,7 +67,7 @@ PROGRAMS = {
 ROW_PROGRAMS = ("softmax", "log_softmax", "layer_norm", "rms_norm", "layer_norm_silu", "bias_gelu")
 LOSSES = ("cross_entropy", "cross_entropy_training")
 BATCH_NORM_SHAPES = ((32, 64, 112, 112), (32, 256, 56, 56), (32, 512, 28, 28), (32, 2048, 7, 7))
-COLUMN_SHAPES = ((8192, 768), (8192, 3072), (4096, 4096), (32768, 64))
+COLUMN_SHAPES = ((8192, 768), (8192, 3072), (4096, 4096), (32768, 64), (20480, 26112))
 
 
 @dataclass(frozen=True)

@@ -221,19 +221,19 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
     if level < len(splits):
         return splits[level]
     level -= len(splits)
-    product = find_contraction(kernel)
+    product, is_aligned = find_contraction(kernel), bool(variant.guard)
     tiling = (
-        gpu_tiling(kernel, target, variant.index_bits, level, variant.width_limit)
+        gpu_tiling(
+            kernel, target, variant.index_bits, level, variant.width_limit, is_aligned=is_aligned
+        )
         if product is None
         else product_tiling(
-            kernel, product, target, variant.index_bits, level, is_aligned=bool(variant.guard)
+            kernel, product, target, variant.index_bits, level, is_aligned=is_aligned
         )
     )
     if tiling is None:
         return None
-    tiling = replace(
-        tiling, reads_words=bool(variant.guard), has_even_points=variant.has_even_points
-    )
+    tiling = replace(tiling, reads_words=is_aligned, has_even_points=variant.has_even_points)
     return hinted_tiling(tiling, kernel)
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from codegen_svc.backends.triton_assumptions import DIVISIBLE, VariantPlan
 from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.split_tiling import least_split_elems, split_tilings
+from codegen_svc.emitters.triton.streamed_rows import streams_rows
 from codegen_svc.emitters.triton.tiling import Tiling, static_numel
 from kernelfarm.ir.artifact import GuardAtom, GuardOp, GuardSubject
 from kernelfarm.ir.loop_ir import Kernel
@@ -18,6 +19,8 @@ def split_forms(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> tu
     width = static_numel(kernel.reduction) or variant.width_limit
     aligned = {name for name, facts in variant.assumptions.items() if DIVISIBLE in facts}
     if width is None or kernel.hints or not aligned.issuperset(_pointers(kernel)):
+        return ()
+    if streams_rows(kernel):
         return ()
     even_sizes = aligned.intersection(size.name for size in kernel.sizes)
     gpu = target.section(GpuFacts)

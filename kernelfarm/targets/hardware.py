@@ -33,7 +33,8 @@ class GpuFacts:
     to `cluster_row_bytes` by a cluster of `cluster_blocks` blocks. A row of `least_split_row_bytes`
     to `split_row_bytes` is held by one block, half of it in shared memory. A thread holds at most
     `held_thread_bytes` of it, or `row_thread_bytes` where loops load nothing but rows; loads of
-    other values run `loads_ahead` pieces ahead of the stores.
+    other values run `loads_ahead` pieces ahead of the stores. Sums of columns copy what they load
+    to shared memory `column_stages` blocks ahead (0: they load to registers).
     `hints` are the names of the hints that the vendor's toolchain follows for all chips,
     `own_hints` those that it follows for this one; `hints_without_effect` says why it does not
     follow others that it has. `max_waves_per_unit` is the most waves of an execution unit, for
@@ -63,6 +64,7 @@ class GpuFacts:
     held_thread_bytes: int = 128
     row_thread_bytes: int = 128
     loads_ahead: int = 0
+    column_stages: int = 0
     hints: tuple[str, ...] = ()
     own_hints: tuple[str, ...] = ()
     hints_without_effect: tuple[tuple[str, str], ...] = ()

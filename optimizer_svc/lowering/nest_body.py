@@ -132,8 +132,13 @@ class NestBody:
         return self.convert(self.compute(op, wide, dtype.compute_dtype), dtype)
 
     def is_read_if(self, number: int, mask: int | None) -> bool:
-        """True if a value is an element of memory that is read if a condition holds, else 0."""
+        """True if a value is an element of memory that is read if a condition holds, else 0.
+
+        It may be converted.
+        """
         statement = self.statements[number]
+        while isinstance(statement, Compute) and statement.op == "convert":
+            statement = self.statements[statement.operands[0]]
         return mask is not None and isinstance(statement, Read) and statement.mask == mask
 
     def logical_and(self, left: int | None, right: int) -> int:

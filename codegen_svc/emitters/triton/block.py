@@ -14,7 +14,17 @@ from codegen_svc.emitters.triton.word_loads import ByteOfWord, bytes_of_words
 from codegen_svc.precision.hidden_errors import value_dtype
 from kernelfarm.dtypes import DType
 from kernelfarm.ir.algebra.expr import Expr
-from kernelfarm.ir.loop_ir import Indirect, Kernel, index_of, operands_of, varying_values
+from kernelfarm.ir.loop_ir import (
+    Compute,
+    IndexValue,
+    Indirect,
+    Kernel,
+    Literal,
+    Statement,
+    index_of,
+    operands_of,
+    varying_values,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class BlockNames:
 
 
 _USUAL_NAMES = BlockNames()
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_LARGEST_I32 = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +49,7 @@ class Block:
     `varying` over the reduction points. `x_mask` and `r_mask` are names of masks, empty if every
     lane is a point. `words` has the loads of bytes that are parts of loaded words. Loads fill lanes
     past the end of a row with `fill`; `past` has the values of statements there, if they are known.
+    Positions that are the values of `narrow` statements need no more bits than indices.
     """
 
     kernel: Kernel
@@ -53,6 +66,7 @@ class Block:
     words: Mapping[int, ByteOfWord] = field(default_factory=dict)
     fill: float = ZERO
     past: tuple[float | None, ...] = ()
+    narrow: frozenset[int] = frozenset()
 
     @property
     def rank(self) -> int:
@@ -123,7 +137,26 @@ def make_block(
         words=bytes_of_words(kernel) if tiling.reads_words else {},
         fill=fill,
         past=past_values(kernel, fill) if rules.takes_repeated_pointers else unknown,
+        narrow=_only_compared(kernel) if tiling.index_bits == 32 else frozenset(),
     )
+
+
+def _only_compared(kernel: Kernel) -> frozenset[int]:
+    """The positions and small numbers that nothing reads but comparisons with others of them."""
+    body = kernel.body
+    found = {number for number, statement in enumerate(body) if _is_position(statement)}
+    for statement in body:
+        operands = operands_of(statement)
+        is_compared = isinstance(statement, Compute) and statement.op in _COMPARISONS
+        if not is_compared or not found.issuperset(operands):
+            found.difference_update(operands)
+    return frozenset(found)
+
+
+def _is_position(statement: Statement) -> bool:
+    if isinstance(statement, Literal) and statement.dtype is DType.I64:
+        return abs(statement.value) <= _LARGEST_I32
+    return isinstance(statement, IndexValue) and statement.dtype is DType.I64
 
 
 def _across_x(kernel: Kernel) -> frozenset[int]:

@@ -26,13 +26,14 @@ class GuidedReduction:
 
     `guide` is the name of the statement that is its guide, empty if there is none. `points` is the
     text of the number of reduction points, at least 1. `has_flushing_exp`: as in
-    `with_narrow_functions`.
+    `with_narrow_functions`. With `groups`, a lane keeps one guide for so many points of a block.
     """
 
     like: Reduction
     guide: str
     points: str
     has_flushing_exp: bool = False
+    groups: int = 0
 
 
 def guided_text(g: GuidedReduction) -> ReductionText:
@@ -82,6 +83,8 @@ def _softmax_sum(g: GuidedReduction) -> ReductionText:
     acc = f"{name}_acc"
     is_flushing = g.has_flushing_exp and work_type(r) == "tl.float32"
     add = "kf_add_flushing_exp" if is_flushing else "kf_add_exp"
+    if g.groups:
+        return _grouped_softmax_sum(g, guide, own, f"{add}s")
     # exp(-infinity - top) is 0.
     masked = replace(r, mask="") if r.past == -math.inf else r
     total = _masked_sum(masked, f"tl.exp({r.operand} - {top})")
@@ -89,6 +92,35 @@ def _softmax_sum(g: GuidedReduction) -> ReductionText:
         persistent=(*own.persistent, f"{name} = {total}"),
         initial=(*own.initial, f"{acc} = tl.full({r.shape}, 0.0, {work_type(r)})"),
         step=(f"{acc} = {add}({top}_acc, {acc}, {block_value(guide)})", *own.step),
+        final=(*own.final, f"{name} = kf_softmax_total({top}_acc, {acc}, {top})"),
+    )
+
+
+def in_lanes(r: Reduction, groups: int) -> Reduction:
+    """A reduction whose accumulator has an element for several points of a block."""
+    return replace(r, shape=f"[XBLOCK, {_lanes(groups)}]")
+
+
+def _lanes(groups: int) -> str:
+    return f"RBLOCK // {groups}"
+
+
+def _grouped_softmax_sum(
+    g: GuidedReduction, guide: Reduction, own: ReductionText, add: str
+) -> ReductionText:
+    """The lines of a loop whose lanes keep one top for several points of a block."""
+    name, top = g.like.name, guide.name
+    acc, several, tops = f"{name}_acc", f"{name}_several", f"{name}_tops"
+    lanes, shape = in_lanes(g.like, g.groups), f"[XBLOCK, {g.groups}, {_lanes(g.groups)}]"
+    initial = () if g.guide else plain_text(in_lanes(guide, g.groups)).initial
+    return ReductionText(
+        initial=(*initial, f"{acc} = {filled(lanes, '0.0')}"),
+        step=(
+            f"{several} = tl.reshape({block_value(guide)}, {shape})",
+            f"{tops} = kf_nan_max({top}_acc, tl.reduce({several}, 1, kf_nan_max))",
+            f"{acc} = {add}({top}_acc, {acc}, {several}, {tops})",
+            f"{top}_acc = {tops}",
+        ),
         final=(*own.final, f"{name} = kf_softmax_total({top}_acc, {acc}, {top})"),
     )
 

@@ -66,6 +66,14 @@ def kf_add_exp(top, total, x):
     scale = tl.exp(-tl.abs(apart))
     return tl.where(apart > 0.0, total * scale + 1.0, total + scale)
 """,
+    "kf_add_exps": """
+def kf_add_exps(top, total, x, tops):
+    # a sum of exp(value - top), after several more values, among which the new top may be
+    is_least = tops == float("-inf")
+    base = tl.where(is_least, 0.0, tops)
+    new = tl.sum(tl.exp(x - base[:, None, :]), 1)
+    return total * tl.exp(top - base) + tl.where(is_least, 1.0, new)
+""",
     "kf_softmax_total": """
 def kf_softmax_total(tops, totals, top):
     # the lanes' sums against the top of all; an infinite top makes NaN, no values make 0

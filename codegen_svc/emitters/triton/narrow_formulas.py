@@ -27,6 +27,14 @@ def kf_add_flushing_exp(top, total, x):
     scale = kf_narrow_exp(-tl.abs(apart))
     return tl.where(apart > 0.0, total * scale + 1.0, total + scale)
 """,
+    "kf_add_flushing_exps": """
+def kf_add_flushing_exps(top, total, x, tops):
+    # like kf_add_exps: a lane's sum has a 1, beside which subnormal numbers change nothing
+    is_least = tops == float("-inf")
+    base = tl.where(is_least, 0.0, tops)
+    new = tl.sum(kf_narrow_exp(x - base[:, None, :]), 1)
+    return total * kf_narrow_exp(top - base) + tl.where(is_least, 1.0, new)
+""",
     "kf_flushing_exp2": """
 def kf_flushing_exp2(x):
     return tl.inline_asm_elementwise(

@@ -42,6 +42,8 @@ def past_values(kernel: Kernel, fill: float) -> tuple[float | None, ...]:
         value = None
         if isinstance(statement, Load) and number in varying and is_filled(kernel, statement):
             value = fill
+        elif isinstance(statement, Load) and number in varying and statement.mask is not None:
+            value = _masked_off(kernel, statement)
         elif isinstance(statement, Literal) and statement.dtype.is_float:
             value = float(statement.value)
         elif isinstance(statement, Compute) and statement.dtype.is_float:
@@ -56,6 +58,15 @@ def is_filled(kernel: Kernel, load: Load) -> bool:
     return load.mask is None and dtype.is_float and dtype not in FLOATS_8
 
 
+def _masked_off(kernel: Kernel, load: Load) -> float | None:
+    """What a load with a mask gives where it is off, there or past the end; None if not known."""
+    dtype = kernel.param(load.param).dtype
+    if not dtype.is_float or dtype in FLOATS_8:
+        return None
+    other = None if load.other is None else kernel.body[load.other]
+    return float(other.value) if isinstance(other, Literal) else None
+
+
 def _spared(kernel: Kernel, past: Sequence[float | None]) -> int:
     """The number of reductions that need no selection."""
     reduces = (s for s in kernel.body if isinstance(s, Reduce) and s.op in _TAKES)
@@ -64,6 +75,9 @@ def _spared(kernel: Kernel, past: Sequence[float | None]) -> int:
 
 def _computed(kernel: Kernel, call: Compute, values: Sequence[float | None]) -> float | None:
     """Zero or an infinity, which no rounding changes, or None."""
+    if call.op == "where":
+        _, one, other = (values[operand] for operand in call.operands)
+        return one if one is not None and one == other else None
     first, *others = (values[operand] for operand in call.operands)
     if call.op == "sub" and first == -math.inf and _is_below_top(kernel, call):
         return first

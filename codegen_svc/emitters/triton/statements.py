@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from codegen_svc.emitters.triton.accesses import (
     indirect_lines,
     load_lines,
@@ -10,7 +12,12 @@ from codegen_svc.emitters.triton.accesses import (
 )
 from codegen_svc.emitters.triton.block import Block
 from codegen_svc.emitters.triton.float8 import FLOATS_8, narrowed
-from codegen_svc.emitters.triton.guided import GuidedReduction, guided_text, moments_text
+from codegen_svc.emitters.triton.guided import (
+    GuidedReduction,
+    guided_text,
+    in_lanes,
+    moments_text,
+)
 from codegen_svc.emitters.triton.names import triton_type
 from codegen_svc.emitters.triton.past_rows import ZERO
 from codegen_svc.emitters.triton.reduce import (
@@ -66,6 +73,9 @@ def reduction_text(block: Block, number: int) -> ReductionText:
     if not isinstance(statement, Reduce):
         raise ValueError(f"statement {number} is no reduction")
     reduction = _reduction(block, number, statement, statement.op)
+    groups = block.tiling.lane_groups
+    if groups and statement.op == "amax" and _guides_softmax(block.kernel, number):
+        return replace(plain_text(in_lanes(reduction, groups)), step=())
     if statement.op not in GUIDES:
         return plain_text(reduction)
     guide = guide_of(block.kernel, number)
@@ -75,6 +85,7 @@ def reduction_text(block: Block, number: int) -> ReductionText:
         guide="" if guide is None else block.names[guide],
         points="tl.maximum(rnumel, 1)" if points is None else str(max(points, 1)),
         has_flushing_exp=block.rules.takes_assembly,
+        groups=groups,
     )
     return moments_text(guided) if block.tiling.shared_pieces else guided_text(guided)
 
@@ -92,6 +103,12 @@ def guide_of(kernel: Kernel, number: int) -> int | None:
     return earlier.index(guide) if guide in earlier else None
 
 
+def _guides_softmax(kernel: Kernel, number: int) -> bool:
+    """True if a reduction is the guide of a sum of exponentials, whose steps advance it."""
+    sums = [n for n, s in enumerate(kernel.body) if isinstance(s, Reduce) and s.op == "softmax_sum"]
+    return any(guide_of(kernel, n) == number for n in sums)
+
+
 def scan_of(block: Block, number: int) -> RunningScan:
     """A scan statement with the facts that its text needs."""
     statement = block.kernel.body[number]
@@ -102,9 +119,12 @@ def scan_of(block: Block, number: int) -> RunningScan:
 
 
 def _number_text(block: Block, number: int, statement: Literal | IndexValue) -> str:
-    kind = triton_type(statement.dtype, block.rules.target)
+    kind = (
+        "tl.int32" if number in block.narrow else triton_type(statement.dtype, block.rules.target)
+    )
     if isinstance(statement, IndexValue):
-        return f"({position_text(block, number, statement.expr)}).to({kind})"
+        text = position_text(block, number, statement.expr)
+        return text if number in block.narrow else f"({text}).to({kind})"
     literal = literal_text(statement.value, statement.dtype)
     if statement.dtype in FLOATS_8:
         return narrowed(f"tl.full({block.unit_shape}, {literal}, tl.float32)", statement.dtype)

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from codegen_svc.emitters.triton import byte_rows
+from codegen_svc.emitters.triton import byte_rows, streamed_rows
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.byte_rows import points_of_step
+from codegen_svc.emitters.triton.column_shapes import column_shape
 from codegen_svc.emitters.triton.held_tiling import held_shape
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
 from codegen_svc.emitters.triton.pixel_windows import pixel_windows
 from codegen_svc.emitters.triton.row_blocks import block_over_rows, block_within_rows
+from codegen_svc.emitters.triton.streamed_rows import streams_rows
 from kernelfarm.errors import KernelRejectedError
 from kernelfarm.ir.algebra.expr import Expr, as_expr, ceil_div
 from kernelfarm.ir.contractions import ALL_FACTORS, find_contraction
@@ -23,7 +25,6 @@ from kernelfarm.ir.loop_ir import (
     Axis,
     Kernel,
     Load,
-    Reduce,
     Scan,
     Sort,
     Store,
@@ -62,15 +63,6 @@ _MAX_HELD_SCAN = 4096
 _MOST_PADDED_ELEMS = 4096
 # If wider rows are held whole, a multiprocessor has room for at most one program.
 _EASY_PERSISTENT_ELEMS = 8192
-# On an H200, column sums of 8,192 x 3,072 and 8,192 x 1,024 bf16 elements reach 98 and 86% of a
-# copy by blocks of 128 columns and 64 rows, 92 and 82 by 64 and 32: more loads are under way.
-_COLUMN_XBLOCK = 128
-_COLUMN_WARPS = 8
-_MOST_COLUMN_ELEMS = 32
-# Few elements are divided among as many threads as there are, at least two for each.
-_COLUMN_THREADS = 1 << 17
-# 32 bytes of f16: one sector of memory.
-_MIN_COLUMN_XBLOCK = 16
 _MAX_WARPS = 16
 _REGISTER_BYTES = 4
 # About the number of multiprocessors of a large chip; fewer programs leave some of them idle.
@@ -101,7 +93,8 @@ class Tiling:
     after the other. A program is a cluster of `blocks` blocks of `num_warps` each, which share a
     held row and reduce it through their shared memory. If `box` is not empty, the `rblock` columns
     of a product are the pixels of a box (`pixel_windows.py`). If `has_even_points`, the number of
-    outer points is a multiple of `EVEN_POINTS`.
+    outer points is a multiple of `EVEN_POINTS`. With `lane_groups`, sums of exponentials have one
+    guide for so many points of a block (`streamed_rows.py`).
     """
 
     xblock: int
@@ -125,6 +118,7 @@ class Tiling:
     box: tuple[int, ...] = ()
     tile_axes: int = 1
     has_even_points: bool = False
+    lane_groups: int = 0
 
 
 def is_reduction(kernel: Kernel) -> bool:
@@ -144,14 +138,19 @@ def gpu_tiling(
     index_bits: int,
     level: int = 0,
     width_limit: int | None = None,
+    *,
+    is_aligned: bool = False,
 ) -> Tiling | None:
     """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
 
     `width_limit`: an assumption that a reduction of varying extent has at most so many points.
+    `is_aligned`: one that buffers begin at multiples of 16 bytes.
     """
     gpu = target.section(GpuFacts)
     if sorts_rows(kernel):
         tiling = _sorting_tiling(kernel, target, index_bits)
+    elif is_reduction(kernel) and reads_columns(kernel, target.memory):
+        tiling = _column_tiling(kernel, gpu, index_bits, is_aligned)
     elif is_reduction(kernel):
         tiling = _reduction(kernel, target, index_bits, width_limit)
     else:
@@ -228,14 +227,14 @@ def _reduction(
 ) -> Tiling:
     gpu = target.section(GpuFacts)
     rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
-    if reads_columns(kernel, target.memory):
-        return _column_tiling(kernel, gpu, index_bits)
     if points := points_of_step(kernel):
         return Tiling(1, 1, points, False, index_bits, byte_rows.WARPS, 1)
     widest = width if width is not None else width_limit
     most = gpu.max_persistent_elems
     most = min(most, _MAX_HELD_SCAN) if scans_rows(kernel) else most
     rblock = 0 if widest is None else next_power_of_2(widest)
+    if (widest is None or rblock > _MOST_PADDED_ELEMS) and streams_rows(kernel):
+        return _streamed_tiling(gpu, index_bits)
     is_long = widest is None or rblock > most
     if widest is not None and (is_long or width != rblock > _MOST_PADDED_ELEMS):
         held = _held_tiling(kernel, gpu, index_bits, widest)
@@ -301,6 +300,13 @@ def _looped_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tiling:
     return Tiling(1, 1, rblock, False, index_bits, warps, 2)
 
 
+def _streamed_tiling(gpu: GpuFacts, index_bits: int) -> Tiling:
+    """For rows of any number of points that one loop reads."""
+    rblock = streamed_rows.GROUPS * streamed_rows.ACCESS_ELEMS * streamed_rows.THREADS
+    warps = streamed_rows.THREADS // gpu.warp_size
+    return Tiling(1, 1, rblock, False, index_bits, warps, 2, lane_groups=streamed_rows.GROUPS)
+
+
 def _held_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, width: int) -> Tiling | None:
     """For rows of at most `width` points that several loops read from registers."""
     held = held_shape(kernel, gpu, width)
@@ -350,31 +356,14 @@ def _scanning_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tilin
     return replace(tiling, rblock=_SCAN_RBLOCK, num_warps=4)
 
 
-def _column_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int) -> Tiling:
+def _column_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, is_aligned: bool) -> Tiling:
     """For neighbouring outer points that are adjacent in memory: a block spans many of them."""
-    rows, width = static_numel(kernel.outer), static_numel(kernel.reduction)
-    per_thread = _column_elems_per_thread(kernel)
-    block = per_thread * _COLUMN_WARPS * gpu.warp_size
-    widest = _COLUMN_XBLOCK if per_thread == _MOST_COLUMN_ELEMS else _COLUMN_XBLOCK // 2
-    xblock = widest if rows is None else min(widest, next_power_of_2(rows))
-    while rows is not None and xblock > _MIN_COLUMN_XBLOCK and rows // xblock < _FILL_PROGRAMS:
-        xblock //= 2
-    rblock = max(1, block // xblock)
-    if width is not None:
-        rblock = min(rblock, next_power_of_2(width))
-    is_persistent = width is not None and 0 < width <= rblock
-    if is_persistent and rows is not None:
-        per_thread = max(2, min(POINTWISE_ELEMS_PER_THREAD, rows * rblock // _COLUMN_THREADS))
-    warps = _warps(xblock * rblock, per_thread, gpu)
-    return Tiling(
-        xblock, xblock, rblock, is_persistent, index_bits, warps, 1 if is_persistent else 2
+    shape = column_shape(kernel, gpu, is_aligned=is_aligned)
+    stages = shape.stages or (1 if shape.is_whole else 2)
+    tiling = Tiling(
+        shape.columns, shape.columns, shape.points, shape.is_whole, index_bits, shape.warps, stages
     )
-
-
-def _column_elems_per_thread(kernel: Kernel) -> int:
-    """As many as registers hold of what the loop loads and of the running sums."""
-    held = sum(isinstance(s, Load | Reduce) for s in kernel.body)
-    return max(POINTWISE_ELEMS_PER_THREAD, _MOST_COLUMN_ELEMS // next_power_of_2((held + 1) // 2))
+    return replace(tiling, loop_stages=shape.stages)
 
 
 def _warps(tile_elems: int, per_thread: int, gpu: GpuFacts) -> int:
@@ -389,7 +378,8 @@ def _shrunk(tiling: Tiling, gpu: GpuFacts) -> Tiling | None:
     limit = gpu.max_threads_per_block // gpu.warp_size
     elems_per_thread = tiling.xblock * max(1, tiling.rblock) // (tiling.num_warps * gpu.warp_size)
     if tiling.num_warps < limit and elems_per_thread >= 2 * POINTWISE_ELEMS_PER_THREAD:
-        return replace(tiling, num_warps=tiling.num_warps * 2)
+        groups = tiling.lane_groups // 2
+        return replace(tiling, num_warps=tiling.num_warps * 2, lane_groups=groups)
     if tiling.xblock > 1 and not (tiling.is_tile and tiling.rblock > tiling.xblock):
         half = tiling.xblock // 2
         return replace(tiling, xblock=half, xsub=half)

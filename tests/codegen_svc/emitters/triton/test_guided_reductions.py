@@ -32,12 +32,13 @@ TILINGS = {
     "looped": Tiling(2, 2, 4, False, 32),
     "looped_64": Tiling(1, 1, 16, False, 64),
     "held": Tiling(1, 1, 8, False, 32, pieces=8),
+    "grouped": Tiling(2, 2, 16, False, 32, lane_groups=4),
 }
 # Nothing, one point, part of a block, some blocks.
 SHAPES = [
     *((DType.F32, width, form) for width in (1, 21) for form in TILINGS),
-    *((DType.F32, width, "looped") for width in (0, 64)),
-    (DType.F64, 21, "looped"),
+    *((DType.F32, width, form) for width in (0, 64) for form in ("looped", "grouped")),
+    *((DType.F64, 21, form) for form in ("looped", "grouped")),
 ]
 CASES = [(op, layout, *shape) for op in GUIDES for layout in LAYOUTS for shape in SHAPES]
 LARGE_MEAN = (np.random.default_rng(1).normal(size=ROWS * 500) + 1e4).astype(np.float32)
@@ -70,7 +71,11 @@ def lone(op: str) -> Kernel:
 LONE = [
     (op, tiling)
     for op in GUIDES
-    for tiling in (Tiling(1, 1, 128, True, 32), Tiling(1, 1, 16, False, 32))
+    for tiling in (
+        Tiling(1, 1, 128, True, 32),
+        Tiling(1, 1, 16, False, 32),
+        Tiling(1, 1, 16, False, 32, lane_groups=4),
+    )
 ]
 LONE_BUFFERS = {"in0": LARGE_MEAN[:90], "out0": np.zeros(1, np.float32)}
 

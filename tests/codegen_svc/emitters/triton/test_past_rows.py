@@ -85,3 +85,32 @@ def test_numbers_follow_the_arithmetic_of_infinity_and_zero() -> None:
 
 def test_an_empty_row_is_filled_with_zeros() -> None:
     assert row_fill(kernel_of(*SHARES, width=0)) == 0.0
+
+
+@pytest.mark.parametrize(("other", "selects"), [("%5", False), ("%6", True)])
+def test_a_masked_load_has_its_other_value_past_the_end(other: str, selects: bool) -> None:
+    kernel = parse_kernel(
+        "kernel k\nparam in in0: f32[80]\nparam out out0: f32[4]\n"
+        "for d0 in 4\nreduce r0 in 20\n"
+        "  %0: i64 = index r0\n  %1: i64 = 7\n  %2: bool = lt %0, %1\n"
+        "  %3: f32 = 0.0\n  %4: f32 = 1.0\n  %5: f32 = 0.0\n  %6: f32 = 2.0\n"
+        f"  %7: f32 = load in0[20*d0 + r0] if %2 else {other}\n"
+        "  %8: f32 = where %2, %7, %3\n  %9: f32 = sum %8\n  store out0[d0] = %9\n"
+    )
+    assert ("tl.where(rmask" in text_of(kernel)) == selects
+
+
+def test_positions_that_are_only_compared_have_the_bits_of_indices() -> None:
+    def text(index_bits: int, value: str) -> str:
+        kernel = parse_kernel(
+            "kernel k\nparam in in0: f32[80]\nparam out out0: f32[80]\nfor d0 in 80\n"
+            "  %0: i64 = index 3*d0\n  %1: i64 = 7\n  %2: bool = lt %0, %1\n"
+            f"  %3: f32 = load in0[d0]\n  %4: f32 = convert {value}\n"
+            "  %5: f32 = where %2, %3, %4\n  store out0[d0] = %5\n"
+        )
+        tiling = Tiling(128, 128, 0, False, index_bits)
+        return emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
+
+    assert ".to(tl.int64)" not in text(32, "%3").partition("xindex")[2]
+    assert ".to(tl.int64)" in text(32, "%0").partition("xindex")[2]  # read as a value, too
+    assert "tl.int64" in text(64, "%3")

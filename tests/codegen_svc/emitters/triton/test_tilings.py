@@ -97,6 +97,48 @@ def test_columns_of_many_operands_have_smaller_blocks(
     assert (tiling.xblock, tiling.rblock, tiling.num_warps) == (*block, 8)
 
 
+@pytest.mark.parametrize(
+    ("rows", "operands", "stages"),
+    [
+        (1 << 17, 1, 4),
+        (512, 1, 4),
+        (256, 1, 0),
+        (1 << 17, 2, 4),
+        (1 << 17, 12, 3),
+        (1 << 17, 13, 0),
+    ],
+)
+def test_long_columns_are_copied_ahead(rows: int, operands: int, stages: int) -> None:
+    kernel = column_sums(rows, 16384, operands)
+    tiling = gpu_tiling(kernel, TARGET, 32, is_aligned=True)
+    assert tiling is not None
+    assert tiling.loop_stages == stages
+    assert tiling.num_warps == (4 if stages else 8)
+    text = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
+    assert (f"num_stages={stages})" in text) == bool(stages)
+    assert tiling_of(kernel).loop_stages == 0  # unaligned rows cannot be copied 16 bytes at once
+    older = gpu_tiling(kernel, target_facts("cuda:sm_80"), 32, is_aligned=True)
+    assert older is not None
+    assert older.loop_stages == 0
+
+
+def test_partial_sums_of_a_varying_number_of_slices_have_narrow_blocks() -> None:
+    kernel = parse_kernel("""\
+kernel merge
+size s0 from 0
+size s1 from 0
+param in in0: f32[max(1, min(264, s0//16))*s1]
+param out out0: f32[s1]
+for d0 in s1
+reduce r0 in max(1, min(264, s0//16))
+  %0: f32 = load in0[s1*r0 + d0]
+  %1: f32 = sum %0
+  store out0[d0] = %1
+""")
+    tiling = tiling_of(kernel)
+    assert (tiling.xblock, tiling.rblock, tiling.is_persistent) == (16, 64, False)
+
+
 def test_a_few_partial_sums_are_added_by_many_threads() -> None:
     kernel = column_sums(16, 3072)
     tiling = tiling_of(kernel)
