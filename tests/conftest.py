@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.examples import examples
 from tests.support.farm import TIMEOUT_S
+from tests.support.sampling import is_default_run, sampled
 
 pytest_plugins = [
     "tests.support.xdist_groups",  # first: `not_run` imports it
@@ -49,6 +50,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run tests/e2e/semantics twice: traced, then from the traces of the farm",
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Takes a part of each sweep in a default run."""
+    if not is_default_run(config):
+        return
+    kept = sampled(items)
+    left = {id(item) for item in kept}
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in left])
+    items[:] = kept
 
 
 def pytest_collection_finish() -> None:

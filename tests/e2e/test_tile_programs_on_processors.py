@@ -51,6 +51,7 @@ def _compiled(model: Callable[..., Any], farm: Farm, **more: Any) -> Callable[..
     return torch.compile(model, backend="kernelfarm", options=options, **more)
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("_no_eager_calls")
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_that_writes_arguments_is_right_in_a_model(name: str, farm: Farm) -> None:

@@ -18,6 +18,7 @@ CPU = torch.device("cpu")
 CASES = [pytest.param(case, id=case.name) for case in integer_cases()]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_a_kernel_that_multiplies_computes_the_weight(case: Case) -> None:
     """No library multiplies, and kernels store nothing but rows of x and of the result."""
@@ -31,6 +32,7 @@ def test_a_kernel_that_multiplies_computes_the_weight(case: Case) -> None:
     assert 2 * x.numel() < packed.numel()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", CASES)
 def test_a_product_of_other_terms_is_wrong(case: Case) -> None:
     """Eager's result is right, and not that in which each integer meets its neighbour's x."""

@@ -35,6 +35,7 @@ def quick_cases() -> Iterator[Any]:
         yield pytest.param(case, id=case.name, marks=marks)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("case", list(quick_cases()))
 def test_a_model_with_kernels_compiles_without_a_gpu(
     case: UserKernelCase, vendor_farm: Farm

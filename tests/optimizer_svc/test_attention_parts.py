@@ -93,6 +93,7 @@ FORMS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_parts_give_the_attention_of_all_keys(form: Form) -> None:
     operands = form.operands()

@@ -74,6 +74,7 @@ def in_tiles(program: Program) -> list[Kernel]:
     return [kernel for kernel in program.kernels if tiled_windows(kernel, 256) is not None]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [pytest.param(AMD, marks=unless_it_runs(TARGET))])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(

@@ -73,6 +73,7 @@ FORMS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_the_template_gives_the_convolution(form: Form) -> None:
     program = check_by_interpreter(form.convolve, form.operands(), TARGET)

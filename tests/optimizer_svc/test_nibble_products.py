@@ -132,6 +132,7 @@ FORMS = (
 )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_a_template_multiplies_by_words_of_four_bits(form: Form) -> None:
     program = check(form.layer, form.operands())

@@ -32,6 +32,7 @@ def check(
     return paged(right_program(form, operands, function))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("form", "page"),
     [

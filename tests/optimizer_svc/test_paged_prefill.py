@@ -44,6 +44,7 @@ def _gathered(form: PagedForm) -> int:
     return 2 * form.sequences * form.groups * form.size * form.pages * form.width
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("form", "chunk"),
     [

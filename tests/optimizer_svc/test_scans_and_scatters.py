@@ -99,6 +99,7 @@ for _call in scan_and_scatter_calls():
     CALLS[_call.op].append(_call)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_symbolic", [False, True], ids=["static", "symbolic"])
 @pytest.mark.parametrize("op", sorted(CALLS))
 def test_programs_of_an_operator_equal_eager(op: str, is_symbolic: bool) -> None:

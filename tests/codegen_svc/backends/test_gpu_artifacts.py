@@ -97,6 +97,7 @@ def test_cubins_are_read_by_nvidias_tools(target: str, tmp_path: Path) -> None:
     check_limits(target, "layer_norm_silu")
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", CUDA_TARGETS)
 @pytest.mark.parametrize("kernel", ["softmax", "long_softmax", "column_mean"])
 def test_a_kernel_touches_no_memory_before_the_one_ahead_has_ended(
@@ -222,6 +223,7 @@ def _normal_of(rows: int, width: int, dtype: DType) -> Kernel:
     return emitter_shapes.layer_norm_silu(dtype, rows, width)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", [32768, 50304, 65536])
 @pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal_of])
 def test_long_rows_are_read_once_and_held_without_spills(
@@ -240,6 +242,7 @@ def test_long_rows_are_read_once_and_held_without_spills(
     assert leaves_cache == (shape is _normal_of)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("shape", "width", "blocks"),
     [
@@ -262,6 +265,7 @@ def test_rows_beyond_a_multiprocessor_are_held_by_clusters_of_blocks(
     assert content_of(built, "triton").decode().count("tl.load(in0_ptr") == 1
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("width", [50304, 65536, 131072])
 @pytest.mark.parametrize("shape", [emitter_shapes.softmax, _normal_of])
 def test_half_of_a_long_row_is_copied_to_shared_memory(

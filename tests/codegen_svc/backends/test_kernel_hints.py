@@ -138,6 +138,7 @@ def plain() -> BuiltKernel:
 
 
 # What the vendor's compiler makes of each option, in one of its own texts.
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("hint", "stage", "there", "absent"),
     [

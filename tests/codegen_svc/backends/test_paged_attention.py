@@ -33,6 +33,7 @@ def kernel_of(form: PagedForm, *, varies: bool = False) -> UserKernel:
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("varies", [False, True])
 @pytest.mark.parametrize("size", [16, 64])
 @pytest.mark.parametrize("target", [HOPPER, "cuda:sm_80"])
@@ -60,6 +61,7 @@ def test_pages_compile_for_amd(size: int) -> None:
         assert variant.launch.shared_bytes <= 65536
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("form", "box", "groups"),
     [
@@ -112,6 +114,7 @@ def test_a_cache_of_varying_size_gives_maps_of_varying_extent() -> None:
     assert bound.strides_bytes == (32768, 256, 2048)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("size", [16, 64, 8])
 @pytest.mark.parametrize("target", ["cuda:sm_80", "cuda:sm_89", HOPPER])
 def test_the_source_of_many_queries_multiplies_blocks_of_pages_on_tensor_cores(

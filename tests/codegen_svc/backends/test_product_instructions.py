@@ -113,6 +113,7 @@ def test_products_use_the_chips_instructions_for_matrices(
         assert built.launch.registers <= gpu.max_registers
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("target", "kernel"),
     [

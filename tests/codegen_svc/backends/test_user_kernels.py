@@ -24,6 +24,7 @@ def _built(kernel: UserKernel, target: str) -> tuple[BuiltKernel, ...]:
     return built_variants(find_backend(facts.vendor), kernel, facts)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", _GPUS)
 @pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_compiles_to_a_binary_with_all_stages(name: str, target: str) -> None:

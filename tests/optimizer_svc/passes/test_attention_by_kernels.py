@@ -79,6 +79,7 @@ def masks() -> dict[str, Tensor | None]:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", masks())
@@ -146,6 +147,7 @@ def masks_of_queries() -> dict[str, Tensor | None]:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", masks_of_queries())

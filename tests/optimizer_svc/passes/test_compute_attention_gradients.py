@@ -330,6 +330,7 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype is torch.bool else tensor.double()
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "dtype", "form"), cases())
 def test_gradients_are_as_exact_as_by_the_framework(
     target: str, dtype: torch.dtype, form: str

@@ -204,6 +204,7 @@ def test_strides_that_keep_the_size_are_not_mistaken_for_none(target: str) -> No
     torch.testing.assert_close(ours, layer(x, weight))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -96,6 +96,7 @@ def by_kernels(target: str, rows: int) -> TargetFacts:
     return replace(target_facts(target), few_rows=FewRowFacts(wide=times, narrow=times))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 2, 4, 9])

@@ -208,6 +208,7 @@ def operands(images: int, channels: int, results: int, *pixels: int) -> list[Ten
     return [x, weight, torch.randn(results)]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize(

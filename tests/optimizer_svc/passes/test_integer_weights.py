@@ -65,6 +65,7 @@ def interpreted(
         return torch.compile(layer, backend=capturing(compiled), dynamic=False)(*args)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", FORMS)
 def test_kernels_compute_weights_as_exactly_as_eager(name: str, rows: int) -> None:
@@ -80,6 +81,7 @@ def test_kernels_compute_weights_as_exactly_as_eager(name: str, rows: int) -> No
     assert errors[0] <= 1.05 * errors[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("name", FORMS)
 def test_no_memory_holds_a_computed_weight(name: str, rows: int) -> None:

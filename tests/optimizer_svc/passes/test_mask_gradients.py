@@ -109,6 +109,7 @@ def gradients(layer: Layer, given: list[Tensor]) -> tuple[Tensor, ...]:
     return torch.autograd.grad(result, leaves, grad.reshape(result.shape).to(result.dtype))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("target", "dtype", "name"), cases())
 def test_gradients_of_masks_are_those_of_float64(
     target: str, dtype: torch.dtype, name: str

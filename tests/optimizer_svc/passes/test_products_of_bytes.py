@@ -83,6 +83,7 @@ def layer_operands(rows: int, columns: int, terms: int, dtype: torch.dtype) -> l
     return [x, random_bytes(columns, terms), torch.rand(columns) / terms, bias]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", [pytest.param(BYTES.name, marks=runs_bytes), *run_targets()])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 5, 33])

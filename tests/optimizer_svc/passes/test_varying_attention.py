@@ -84,6 +84,7 @@ FORMS: dict[str, tuple[Callable[[int], Tensor | None], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("form", FORMS)

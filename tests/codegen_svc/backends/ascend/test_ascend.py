@@ -232,6 +232,7 @@ LINALG = [
 ]
 
 
+@pytest.mark.sweep
 @pytest.mark.third_party
 @pytest.mark.parametrize("name", LINALG)
 def test_linalg_equals_the_loop_interpreter(name: str, tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def shown(case: tuple[Kernel, Any]) -> str:
     return f"{kernel.name}-{extents}-{kernel.params[0].dtype.value}"
 
 
+@pytest.mark.sweep
 @pytest.mark.third_party
 @pytest.mark.parametrize("case", CASES, ids=shown)
 def test_linalg_equals_float64_and_triton_s_interpreter(

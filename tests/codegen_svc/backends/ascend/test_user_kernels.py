@@ -336,6 +336,7 @@ def test_high_words_of_products_are_those_of_unsigned_numbers(
     assert out.tolist() == [(word + high[0]) % (1 << bits) for word in high]
 
 
+@pytest.mark.sweep
 @pytest.mark.third_party
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in RUNS]

@@ -61,6 +61,7 @@ def inputs(kernel: Kernel) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ def outputs(kernel: Kernel, x: Array, width: int, *, threads: int = 0) -> tuple[
     return buffers["out0"], buffers["out1"]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_odd", [False, True], ids=["plain", "odd"])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F64], ids=lambda dtype: dtype.value)
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -82,6 +83,7 @@ def test_a_small_variance_about_a_large_mean_keeps_its_digits(layout: str) -> No
     np.testing.assert_allclose(ours, exact, rtol=2e-6)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", GUIDES)
 def test_one_pass_is_as_exact_as_two(op: str, layout: str) -> None:

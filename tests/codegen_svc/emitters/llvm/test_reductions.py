@@ -62,6 +62,7 @@ def _reduction_input(dtype: DType, shape: tuple[int, int]) -> np.ndarray:
     return (1 + generator.standard_normal(shape) / 20).astype(NUMPY[dtype])
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("columns", [1, 33, 200])
 @pytest.mark.parametrize(("op", "dtype", "result"), REDUCTIONS, ids=str)
 def test_row_reduction_agrees_with_the_interpreter(
@@ -73,6 +74,7 @@ def test_row_reduction_agrees_with_the_interpreter(
     assert_as_interpreted(reduce_last(op, dtype, result, 4, S1), buffers, {"s1": columns}, rtol)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("op", "dtype", "result"), REDUCTIONS, ids=str)
 def test_column_reduction_agrees_with_the_interpreter(op: str, dtype: DType, result: DType) -> None:
     rows, columns = 37, 600

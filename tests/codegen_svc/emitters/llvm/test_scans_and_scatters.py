@@ -34,6 +34,7 @@ def scan_kernel(op: str, dtype: DType, *, is_column: bool) -> Kernel:
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_column", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("op", SCAN_OPS)
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=lambda dtype: dtype.value)

@@ -36,6 +36,7 @@ def sort_kernel(dtype: DType, order: str, *, is_column: bool = False) -> Kernel:
     return kernel
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("is_column", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda dtype: dtype.value)

@@ -61,6 +61,7 @@ def flat(tensor: torch.Tensor) -> np.ndarray:
     return tensor.reshape(-1).view(torch.int16).numpy().view(ml_dtypes.bfloat16)
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("rows", "columns", "summed"), EDGES)
 def test_sums_of_f32_by_stored_panels_are_those_by_copied_ones(

@@ -107,6 +107,7 @@ def test_each_batch_has_a_product_of_its_own() -> None:
 NARROW = {"bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("each_cpu_target")
 @pytest.mark.parametrize("dtype", NARROW)
 @pytest.mark.parametrize(("rows", "columns", "summed"), [(17, 65, 37), (25, 8, 400), (50, 33, 16)])

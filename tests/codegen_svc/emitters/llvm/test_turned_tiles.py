@@ -60,6 +60,7 @@ def test_whole_vectors_move_between_memory_and_the_tile() -> None:
     assert "shufflevector <16 x i32>" in text and "gather" not in text
 
 
+@pytest.mark.sweep
 @pytest.mark.usefixtures("each_cpu_target")
 @pytest.mark.parametrize("is_stored", [False, True])
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def sums_of(kernel: Kernel, vector_bits: int = 512) -> VectorSums:
     return found
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize(
     ("rows", "n", "k"), [(1, 64, K), (2, 33, K), (3, 20, 4096), (5, 48, K), (8, 15, 2048)]
@@ -68,6 +69,7 @@ def test_errors_are_those_of_eager(name: str, rows: int, n: int, k: int, target:
     assert errors[0] <= 1.05 * errors[1]
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", ["cpu:x86-64-v3-amd", "cpu:x86-64-v4-amd"])
 @pytest.mark.parametrize("name", FLOAT8_FORMS)
 def test_one_row_is_multiplied_by_8_bit_floats_and_more_rows_are_not(

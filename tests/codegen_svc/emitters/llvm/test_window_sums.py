@@ -47,6 +47,7 @@ CASES = {
 }
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("name", CASES)
 def test_errors_are_those_of_rounding(name: str, target: str) -> None:
@@ -84,6 +85,7 @@ def drawn(seed: int) -> DepthwiseCase:
     )
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", run_targets())
 @pytest.mark.parametrize("seed", range(30))
 def test_any_convolution_is_computed(seed: int, target: str) -> None:

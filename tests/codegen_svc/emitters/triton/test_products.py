@@ -140,6 +140,7 @@ def test_a_program_computes_a_tile_of_results() -> None:
     assert program_count(sliced(3, 50, 70, 45), tile(16, 32, 16)).as_int() == 3 * 4 * 3
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("target", GPUS, ids=lambda facts: facts.name)
 @pytest.mark.parametrize(
     "rows", [16, 100, *(pytest.param(rows, marks=pytest.mark.slow) for rows in (2, 64, 4096))]

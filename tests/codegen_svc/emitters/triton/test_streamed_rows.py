@@ -47,10 +47,8 @@ def test_longer_rows_have_one_variant_for_all_lengths() -> None:
     """Shorter ones are held whole; none in pieces, whose number limits the length."""
     variants = CUDA.build(sums_of_exponentials(), TARGET)
     forms = [dict(variant.launch.extras)["form"] for variant in variants]
+    assert forms.count("persistent") == 3
     assert set(forms) == {"persistent", "looped"}
-    held = CUDA.build(sums_of_exponentials(READS_AGAIN), TARGET)
-    assert "held" in {dict(variant.launch.extras)["form"] for variant in held}
-    assert len(variants) < len(held)
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

@@ -45,6 +45,7 @@ def _without_traces() -> Iterator[None]:
 
 
 # Dynamo makes an object of the class, of which PyTorch warns.
+@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 @pytest.mark.parametrize("target", ["cuda:sm_90a", "rocm:gfx942", "ascend:910b"])
 @pytest.mark.parametrize("name", _CASES)

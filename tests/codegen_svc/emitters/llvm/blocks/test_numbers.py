@@ -48,6 +48,7 @@ def _check(found: Array, expected: Array, tolerance: float) -> None:
     np.testing.assert_allclose(_f64(found), expected, atol=tolerance * np.abs(expected).max())
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", CASES)
 def test_a_tile_program_computes_what_float64_gives(name: str, threads: int) -> None:
