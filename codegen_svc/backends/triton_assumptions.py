@@ -52,6 +52,13 @@ class VariantPlan:
     has_even_points: bool = False
     form: VaryingForm | None = None
 
+    def even_sizes(self, kernel: Kernel) -> frozenset[str] | None:
+        """The sizes that are multiples of 16; None if buffers may begin anywhere."""
+        even = {name for name, facts in self.assumptions.items() if DIVISIBLE in facts}
+        if not even.issuperset(f"{param.name}_ptr" for param in kernel.params):
+            return None
+        return frozenset(even.intersection(size.name for size in kernel.sizes))
+
 
 def plan_variants(
     kernel: Kernel, memory: MemoryFacts, uses_pointer_range: bool

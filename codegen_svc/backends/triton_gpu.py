@@ -224,7 +224,12 @@ def _tiling(kernel: Kernel, target: TargetFacts, variant: VariantPlan, level: in
     product, is_aligned = find_contraction(kernel), bool(variant.guard)
     tiling = (
         gpu_tiling(
-            kernel, target, variant.index_bits, level, variant.width_limit, is_aligned=is_aligned
+            kernel,
+            target,
+            variant.index_bits,
+            level,
+            variant.width_limit,
+            even_sizes=variant.even_sizes(kernel),
         )
         if product is None
         else product_tiling(

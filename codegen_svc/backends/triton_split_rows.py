@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from codegen_svc.backends.triton_assumptions import DIVISIBLE, VariantPlan
+from codegen_svc.backends.triton_assumptions import VariantPlan
 from codegen_svc.emitters.triton.index import numel
 from codegen_svc.emitters.triton.split_tiling import least_split_elems, split_tilings
 from codegen_svc.emitters.triton.streamed_rows import streams_rows
@@ -17,14 +17,11 @@ from kernelfarm.targets import GpuFacts, TargetFacts
 def split_forms(kernel: Kernel, target: TargetFacts, variant: VariantPlan) -> tuple[Tiling, ...]:
     """The tilings to try for a variant, the best one first; none for unaligned buffers."""
     width = static_numel(kernel.reduction) or variant.width_limit
-    aligned = {name for name, facts in variant.assumptions.items() if DIVISIBLE in facts}
-    if width is None or kernel.hints or not aligned.issuperset(_pointers(kernel)):
+    even_sizes = variant.even_sizes(kernel)
+    if width is None or even_sizes is None or kernel.hints or streams_rows(kernel):
         return ()
-    if streams_rows(kernel):
-        return ()
-    even_sizes = aligned.intersection(size.name for size in kernel.sizes)
     gpu = target.section(GpuFacts)
-    return split_tilings(kernel, gpu, variant.index_bits, width, frozenset(even_sizes))
+    return split_tilings(kernel, gpu, variant.index_bits, width, even_sizes)
 
 
 def with_least_width(kernel: Kernel, variant: VariantPlan, tiling: Tiling) -> VariantPlan:
@@ -42,7 +39,3 @@ def with_least_width(kernel: Kernel, variant: VariantPlan, tiling: Tiling) -> Va
     least = max(variant.width_limit // 2 // per_unit + 1, -(-least_split_elems(tiling) // per_unit))
     atom = GuardAtom(GuardSubject.SYMBOL, name, GuardOp.GE, least)
     return replace(variant, guard=(*variant.guard, atom))
-
-
-def _pointers(kernel: Kernel) -> set[str]:
-    return {f"{param.name}_ptr" for param in kernel.params}

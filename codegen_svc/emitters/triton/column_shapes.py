@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from codegen_svc.emitters.triton.block_sizes import next_power_of_2
 from codegen_svc.emitters.triton.index import kernel_bounds, numel
+from codegen_svc.emitters.triton.row_blocks import is_multiple
+from kernelfarm.ir.algebra.expr import ONE, Expr
 from kernelfarm.ir.loop_ir import Axis, Kernel, Load, Reduce, Store, varying_values
 from kernelfarm.targets import GpuFacts
 
@@ -56,14 +58,17 @@ class ColumnShape:
     stages: int = 0
 
 
-def column_shape(kernel: Kernel, gpu: GpuFacts, *, is_aligned: bool) -> ColumnShape:
-    """The block of a reduction over columns; `is_aligned`: 16 bytes can be loaded at once."""
+def column_shape(kernel: Kernel, gpu: GpuFacts, even_sizes: frozenset[str] | None) -> ColumnShape:
+    """The block of a reduction over columns.
+
+    `even_sizes` are multiples of 16; None if buffers may begin anywhere.
+    """
     columns, points = _known(kernel.outer), _known(kernel.reduction)
     per_thread = _elems_per_thread(kernel)
-    warps = _WARPS
-    stages = _stages(kernel, gpu, per_thread, points) if is_aligned else 0
-    if stages:
-        warps = _COPYING_WARPS
+    stages = 0
+    if even_sizes is not None and _is_copied(kernel, even_sizes):
+        stages = _stages(gpu, per_thread, points)
+    warps = _COPYING_WARPS if stages else _WARPS
     widest = _COLUMNS if per_thread == _MOST_ELEMS else _COLUMNS // 2
     if points is None and _is_merge(kernel):
         return ColumnShape(_FEWEST_COLUMNS, _MERGED_BLOCK, _COPYING_WARPS, False, stages)
@@ -93,18 +98,36 @@ def _elems_per_thread(kernel: Kernel) -> int:
     return max(_FEWEST_ELEMS, _MOST_ELEMS // next_power_of_2((held + 1) // 2))
 
 
-def _stages(kernel: Kernel, gpu: GpuFacts, per_thread: int, points: int | None) -> int:
-    """How many blocks ahead loads are copied; 0 if the loop is short, or does more than to load."""
+def _stages(gpu: GpuFacts, per_thread: int, points: int | None) -> int:
+    """How many blocks ahead loads are copied; 0 if the loop is short."""
     elems = per_thread * _COPYING_WARPS * gpu.warp_size
-    if points is not None and points * _COLUMNS < _LEAST_COPIES * elems:
-        return 0
+    is_short = points is not None and points * _COLUMNS < _LEAST_COPIES * elems
+    return 0 if is_short else gpu.column_stages
+
+
+def _is_copied(kernel: Kernel, even_sizes: frozenset[str]) -> bool:
+    """True if a loop only loads one or two tensors, whose rows can be copied by 16 bytes."""
     varying = varying_values(kernel)
-    accesses = [kernel.body[n] for n in varying if isinstance(kernel.body[n], Load | Store)]
-    is_plain = len(accesses) <= _MOST_COPIED and all(isinstance(s, Load) for s in accesses)
-    return gpu.column_stages if is_plain else 0
+    accesses = [
+        s for n, s in enumerate(kernel.body) if n in varying and isinstance(s, Load | Store)
+    ]
+    return len(accesses) <= _MOST_COPIED and all(
+        isinstance(s, Load) and _begins_aligned(kernel, s.index, even_sizes) for s in accesses
+    )
+
+
+def _begins_aligned(kernel: Kernel, index: Expr, even_sizes: frozenset[str]) -> bool:
+    """True if an index counts columns from a multiple of 8 elements: 16 bytes of f16."""
+    parts = (index.linear_in(axis.name) for axis in kernel.outer)
+    return any(p is not None and p[0] is ONE and is_multiple(p[1], 8, even_sizes) for p in parts)
 
 
 def _is_merge(kernel: Kernel) -> bool:
-    """True if the number of points varies and is never large: partial results of slices."""
-    _, most = kernel_bounds(kernel).interval(numel(kernel.reduction))
-    return most is not None and most <= _MERGED_ROWS
+    """True if the reduction is over partial results of slices, whose number varies.
+
+    It is never large, whatever the sizes are, so it is not linear in them.
+    """
+    points = numel(kernel.reduction)
+    _, most = kernel_bounds(kernel).interval(points)
+    is_linear = any(points.linear_in(name) is not None for name in points.symbols)
+    return most is not None and most <= _MERGED_ROWS and not is_linear

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from codegen_svc.emitters.triton.index import numel
-from kernelfarm.ir.algebra.expr import ONE, Expr
+from kernelfarm.ir.algebra.expr import ONE, Expr, symbol
 from kernelfarm.ir.loop_ir import (
     Axis,
     Compute,
@@ -24,6 +24,8 @@ from kernelfarm.ir.loop_ir import (
     varying_values,
 )
 
+EVEN_SIZE = 16
+"""Of this number are those sizes multiples that a variant assumes to be even."""
 # The most lanes that rows may take, as a multiple of their points. On an H100, programs of 256
 # points take twice as long as flat ones; on an H200, rows of 12,544 reach 102% of a copy by 2,048.
 _MOST_IDLE = {2048: 1.15, 1024: 1.05, 512: 1.05}
@@ -158,6 +160,10 @@ def _behind_flat(index: Expr, axes: tuple[Axis, ...]) -> Expr | None:
     return index
 
 
-def is_multiple(expr: Expr, of: int) -> bool:
-    """True if every coefficient is a multiple, so that the value is one for all points."""
+def is_multiple(expr: Expr, of: int, even_sizes: frozenset[str] = frozenset()) -> bool:
+    """True if every coefficient is a multiple, so that the value is one for all points.
+
+    `even_sizes` are known to be multiples of `EVEN_SIZE`.
+    """
+    expr = expr.substitute({name: symbol(name) * EVEN_SIZE for name in even_sizes})
     return all(number % of == 0 for number in (expr.constant, *(c for _, c in expr.terms)))

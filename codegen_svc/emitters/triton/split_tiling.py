@@ -10,10 +10,11 @@ from dataclasses import replace
 from math import ceil
 
 from codegen_svc.emitters.triton.held_loads import bytes_of, held_loads, loads_ahead
+from codegen_svc.emitters.triton.row_blocks import is_multiple
 from codegen_svc.emitters.triton.tiling import Tiling
 from codegen_svc.emitters.triton.two_passes import MOMENTS, in_two_passes
 from kernelfarm.dtypes import DType
-from kernelfarm.ir.algebra.expr import ONE, Expr, symbol
+from kernelfarm.ir.algebra.expr import ONE
 from kernelfarm.ir.loop_ir import (
     Compute,
     IndexValue,
@@ -35,8 +36,6 @@ SLOTS = 4
 
 LayerNorm of 131,072 elements reaches 79 with 4 and 65 with 2.
 """
-ALIGNED_SIZE = 16
-"""Of this number are those sizes multiples that a variant assumes to be even."""
 
 _HELD_BYTES = 2
 # Pieces in registers by which loads of weights run ahead of the stores: LayerNorm of 131,072
@@ -61,7 +60,7 @@ def split_tilings(
 ) -> tuple[Tiling, ...]:
     """The tilings for rows of at most `width` elements in aligned buffers, the best one first.
 
-    Empty if the kernel or the chip does not suit. `even_sizes` are multiples of `ALIGNED_SIZE`.
+    Empty if the kernel or the chip does not suit. `even_sizes` are multiples of `EVEN_SIZE`.
     """
     split = as_split(kernel)
     row_bytes = held_row_bytes(split, width)
@@ -119,16 +118,7 @@ def _begins_aligned(kernel: Kernel, load: Statement, even_sizes: frozenset[str])
     if not isinstance(load, Load):
         return False
     parts = load.index.linear_in(kernel.reduction[0].name)
-    return parts is not None and parts[0] is ONE and _is_even(parts[1], even_sizes)
-
-
-def _is_even(expr: Expr, even_sizes: frozenset[str]) -> bool:
-    """True if the value is a multiple of the elements of an access at all points."""
-    multiples = {name: symbol(name) * ALIGNED_SIZE for name in even_sizes}
-    expr = expr.substitute(multiples)
-    return all(
-        number % ACCESS_ELEMS == 0 for number in (expr.constant, *(c for _, c in expr.terms))
-    )
+    return parts is not None and parts[0] is ONE and is_multiple(parts[1], ACCESS_ELEMS, even_sizes)
 
 
 def _is_plain(kernel: Kernel) -> bool:

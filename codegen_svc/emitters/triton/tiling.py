@@ -139,18 +139,19 @@ def gpu_tiling(
     level: int = 0,
     width_limit: int | None = None,
     *,
-    is_aligned: bool = False,
+    even_sizes: frozenset[str] | None = None,
 ) -> Tiling | None:
     """The tiling for a chip with warps, shrunk `level` times; None if there is no smaller one.
 
     `width_limit`: an assumption that a reduction of varying extent has at most so many points.
-    `is_aligned`: one that buffers begin at multiples of 16 bytes.
+    `even_sizes`: one that buffers begin at multiples of 16 bytes, and that these sizes are
+    multiples of 16.
     """
     gpu = target.section(GpuFacts)
     if sorts_rows(kernel):
         tiling = _sorting_tiling(kernel, target, index_bits)
     elif is_reduction(kernel) and reads_columns(kernel, target.memory):
-        tiling = _column_tiling(kernel, gpu, index_bits, is_aligned)
+        tiling = _column_tiling(kernel, gpu, index_bits, even_sizes)
     elif is_reduction(kernel):
         tiling = _reduction(kernel, target, index_bits, width_limit)
     else:
@@ -356,9 +357,11 @@ def _scanning_tiling(gpu: GpuFacts, index_bits: int, width: int | None) -> Tilin
     return replace(tiling, rblock=_SCAN_RBLOCK, num_warps=4)
 
 
-def _column_tiling(kernel: Kernel, gpu: GpuFacts, index_bits: int, is_aligned: bool) -> Tiling:
+def _column_tiling(
+    kernel: Kernel, gpu: GpuFacts, index_bits: int, even_sizes: frozenset[str] | None
+) -> Tiling:
     """For neighbouring outer points that are adjacent in memory: a block spans many of them."""
-    shape = column_shape(kernel, gpu, is_aligned=is_aligned)
+    shape = column_shape(kernel, gpu, even_sizes)
     stages = shape.stages or (1 if shape.is_whole else 2)
     tiling = Tiling(
         shape.columns, shape.columns, shape.points, shape.is_whole, index_bits, shape.warps, stages

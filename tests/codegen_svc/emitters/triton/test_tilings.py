@@ -109,33 +109,70 @@ def test_columns_of_many_operands_have_smaller_blocks(
 )
 def test_long_columns_are_copied_ahead(rows: int, operands: int, stages: int) -> None:
     kernel = column_sums(rows, 16384, operands)
-    tiling = gpu_tiling(kernel, TARGET, 32, is_aligned=True)
+    tiling = gpu_tiling(kernel, TARGET, 32, even_sizes=frozenset())
     assert tiling is not None
     assert tiling.loop_stages == stages
     assert tiling.num_warps == (4 if stages else 8)
     text = emit_triton(kernel, tiling, scalar_rules(TARGET, kernel)).text
     assert (f"num_stages={stages})" in text) == bool(stages)
     assert tiling_of(kernel).loop_stages == 0  # unaligned rows cannot be copied 16 bytes at once
-    older = gpu_tiling(kernel, target_facts("cuda:sm_80"), 32, is_aligned=True)
+    older = gpu_tiling(kernel, target_facts("cuda:sm_80"), 32, even_sizes=frozenset())
     assert older is not None
     assert older.loop_stages == 0
 
 
-def test_partial_sums_of_a_varying_number_of_slices_have_narrow_blocks() -> None:
+@pytest.mark.parametrize(("columns", "stages"), [(16384, 4), (16392, 4), (16386, 0), (50257, 0)])
+def test_rows_are_copied_ahead_if_each_begins_at_16_bytes(columns: int, stages: int) -> None:
+    tiling = gpu_tiling(column_sums(8192, columns), TARGET, 32, even_sizes=frozenset())
+    assert tiling is not None
+    assert (tiling.loop_stages, tiling.num_warps) == (stages, 4 if stages else 8)
+
+
+@pytest.mark.parametrize(("even", "stages"), [({"s1"}, 4), ({"s0"}, 0), (set(), 0), (None, 0)])
+def test_columns_of_varying_number_are_copied_ahead_if_it_is_even(
+    even: set[str] | None, stages: int
+) -> None:
     kernel = parse_kernel("""\
-kernel merge
+kernel sums
 size s0 from 0
 size s1 from 0
-param in in0: f32[max(1, min(264, s0//16))*s1]
+param in in0: bf16[s0*s1]
+param out out0: f32[4*s1]
+for d0 in 4
+for d1 in s1
+reduce r0 in s0//4
+  %0: bf16 = load in0[d1 + r0*s1 + d0*s1*(s0//4)]
+  %1: f32 = convert %0
+  %2: f32 = sum %1
+  store out0[d1 + d0*s1] = %2
+""")
+    known = None if even is None else frozenset(even)
+    tiling = gpu_tiling(kernel, TARGET, 32, even_sizes=known)
+    assert tiling is not None
+    assert tiling.loop_stages == stages
+
+
+@pytest.mark.parametrize(
+    ("extent", "block"), [("max(1, min(264, s0//16))", (16, 64)), ("s0", (128, 64))]
+)
+def test_partial_sums_of_a_varying_number_of_slices_have_narrow_blocks(
+    extent: str, block: tuple[int, int]
+) -> None:
+    """Not so sums of a varying number of rows that is known to be small."""
+    kernel = parse_kernel(f"""\
+kernel merge
+size s0 from 0{" to 264" if extent == "s0" else ""}
+size s1 from 0
+param in in0: f32[({extent})*s1]
 param out out0: f32[s1]
 for d0 in s1
-reduce r0 in max(1, min(264, s0//16))
+reduce r0 in {extent}
   %0: f32 = load in0[s1*r0 + d0]
   %1: f32 = sum %0
   store out0[d0] = %1
 """)
     tiling = tiling_of(kernel)
-    assert (tiling.xblock, tiling.rblock, tiling.is_persistent) == (16, 64, False)
+    assert (tiling.xblock, tiling.rblock, tiling.is_persistent) == (*block, False)
 
 
 def test_a_few_partial_sums_are_added_by_many_threads() -> None:
